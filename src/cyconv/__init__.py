@@ -1,0 +1,85 @@
+"""Convolution for NumPy arrays: forward and both gradients, one to three axes, fast.
+
+>>> import numpy as np, cyconv
+>>> cyconv.conv2d(np.ones((1, 1, 4, 4)), np.ones((1, 1, 3, 3)), padding="same").shape
+(1, 1, 4, 4)
+"""
+
+import logging
+import os
+
+from . import binding, functional, tune, workspace
+from .diagnostics import show_config
+from .errors import CyconvError, CyconvWarning, DTypeError, ShapeError, UnsupportedError
+from .explanation import Candidate, Explanation, Plan, explain, plan
+from .functional import (
+    bias_backward,
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_data_backward,
+    conv_forward,
+    conv_transpose,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+    conv_weight_backward,
+)
+from .kernels import _openmp
+from .problem import ConvProblem
+from .settings import STRATEGIES, Config, config, get_config
+from .tune import tuned
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Candidate",
+    "Config",
+    "ConvProblem",
+    "CyconvError",
+    "CyconvWarning",
+    "DTypeError",
+    "Explanation",
+    "Plan",
+    "ShapeError",
+    "UnsupportedError",
+    "__version__",
+    "bias_backward",
+    "clear_cache",
+    "config",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_data_backward",
+    "conv_forward",
+    "conv_transpose",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "conv_weight_backward",
+    "explain",
+    "get_config",
+    "plan",
+    "show_config",
+    "strategies",
+    "tuned",
+]
+
+logging.getLogger("cyconv").addHandler(logging.NullHandler())
+
+# A child of fork() has none of its parent's OpenMP threads and would wait for them for ever.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_openmp.pause_threads)
+
+
+def strategies() -> tuple[str, ...]:
+    """Return the names that ``strategy=`` takes, apart from ``"auto"`` and ``"profile"``."""
+    return STRATEGIES
+
+
+def clear_cache() -> None:
+    """Forget plans and measured choices, and release the scratch memory that threads keep."""
+    functional.clear()
+    binding.clear()
+    tune.clear()
+    workspace.release()

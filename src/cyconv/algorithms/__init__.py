@@ -1,0 +1,12 @@
+"""The strategies, in the order in which ``auto`` considers them; ``reference`` is always last."""
+
+from .base import Algorithm
+from .direct import Direct
+from .im2col import Im2col
+from .pointwise import Pointwise
+from .reference import Reference
+
+DIRECT = Direct()
+CPU: tuple[Algorithm, ...] = (Pointwise(), Im2col(), DIRECT, Reference())
+
+__all__ = ["CPU", "DIRECT", "Algorithm"]

@@ -1,0 +1,44 @@
+"""What ``im2col`` and ``pointwise`` share: the run of a convolution as a matrix product."""
+
+from __future__ import annotations
+
+from ..kernels import _gemm
+from ..kernels._geometry import Geometry
+from ..kernels.blas_threads import limited_to
+from ..problem import ConvProblem
+from .base import Array, per_channel
+
+BOUND = "gamma_{K+1} sum |x||w|"
+# BLAS takes its sizes as 32-bit integers.
+LARGEST = 2**31 - 1
+
+
+def run_product(
+    pointwise: bool,
+    problem: ConvProblem,
+    geometry: Geometry,
+    x: Array,
+    w: Array,
+    y: Array,
+    bias: Array | None,
+    scratch: Array,
+    limit: int,
+    threads: int,
+) -> None:
+    """Fill the result with the bias where the product is added to it, then multiply."""
+    accumulate = bias is not None
+    result = y if problem.op == "fwd" else x
+    if bias is not None:
+        result[...] = per_channel(bias, problem)
+    elif not _gemm.overwrites(geometry, problem.op, pointwise, limit):
+        result[...] = 0
+        accumulate = True
+    with limited_to(threads):
+        _gemm.run(geometry, problem.op, pointwise, x, w, y, accumulate, scratch, limit, threads)
+
+
+def too_large(*sizes: int) -> str | None:
+    """Refuse a matrix whose side BLAS cannot count."""
+    return "a matrix side is beyond 2**31 - 1" if max(sizes) > LARGEST else None
+
+

@@ -1,0 +1,64 @@
+"""What an algorithm is: a name, the problems it serves, its scratch memory, and how it runs."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..kernels._geometry import Geometry
+from ..problem import ConvProblem
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Algorithm(Protocol):
+    """A strategy for all three operators.
+
+    Attributes
+    ----------
+    name : str
+        What a user calls it.
+    reproducible : bool
+        Its results depend neither on the thread count nor on the batch size.
+    bound : str
+        The error bound that it keeps to, as text.
+    """
+
+    name: str
+    reproducible: bool
+    bound: str
+
+    def supports(self, problem: ConvProblem) -> str | None:
+        """Return None if it serves the problem, else the reason why not."""
+
+    def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int) -> int:
+        """Scratch bytes for a run; more than `limit` where it cannot keep to that."""
+
+    def cost(self, problem: ConvProblem) -> float:
+        """Estimated seconds on one core: for ranking, not for prediction."""
+
+    def run(
+        self,
+        problem: ConvProblem,
+        geometry: Geometry,
+        x: Array,
+        w: Array,
+        y: Array,
+        bias: Array | None,
+        scratch: Array,
+        limit: int,
+        threads: int,
+    ) -> None:
+        """Compute ``problem.op``: y, x or w is written, from the other two.
+
+        Operands have the problem's compute dtype in native byte order, aligned, with any strides,
+        batch axis included; the result is C-contiguous, holds anything and overlaps no operand.
+        """
+
+
+def per_channel(bias: Array, problem: ConvProblem) -> Array:
+    """View a bias so that it broadcasts over a result in the problem's layout."""
+    if problem.layout == "nchw":
+        return bias.reshape(-1, *(1,) * problem.ndim)
+    return bias

@@ -1,0 +1,58 @@
+"""``im2col``: patches in bounded tiles, multiplied by BLAS.
+
+Source: K. Chellapilla, S. Puri, P. Simard, "High performance convolutional neural networks for
+document processing", 2006.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ..kernels import _gemm
+from ..kernels._geometry import Geometry
+from ..problem import ConvProblem
+from ._matrix import BOUND, run_product, too_large
+from .base import Array
+
+_BYTES_PER_SECOND = 8e9
+_MACS_PER_SECOND = 3e10
+
+
+class Im2col:
+    """Convolution as a matrix product over gathered patches."""
+
+    name = "im2col"
+    reproducible = False
+    bound = BOUND
+
+    def supports(self, problem: ConvProblem) -> str | None:
+        """Serve all but matrices that BLAS cannot count."""
+        taps = prod(problem.kernel)
+        return too_large(problem.c_in // problem.groups * taps, problem.c_out)
+
+    def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int) -> int:
+        """Columns of a tile, and blocks of weights or outputs that BLAS cannot read in place."""
+        return int(_gemm.workspace(geometry, problem.op, False, limit))
+
+    def cost(self, problem: ConvProblem) -> float:
+        """Writing and reading the columns, and the product."""
+        columns = problem.batch * prod(problem.out_size) * problem.c_in * prod(problem.kernel)
+        return (
+            columns * problem.compute_dtype.itemsize / _BYTES_PER_SECOND
+            + problem.macs / _MACS_PER_SECOND
+        )
+
+    def run(
+        self,
+        problem: ConvProblem,
+        geometry: Geometry,
+        x: Array,
+        w: Array,
+        y: Array,
+        bias: Array | None,
+        scratch: Array,
+        limit: int,
+        threads: int,
+    ) -> None:
+        """See `Algorithm.run`."""
+        run_product(False, problem, geometry, x, w, y, bias, scratch, limit, threads)

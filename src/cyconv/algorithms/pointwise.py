@@ -1,0 +1,52 @@
+"""``pointwise``: a convolution with kernel 1, as one matrix product on the arrays as they lie."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ..kernels import _gemm
+from ..kernels._geometry import Geometry
+from ..problem import ConvProblem
+from ._matrix import BOUND, run_product, too_large
+from .base import Array
+
+_MACS_PER_SECOND = 3e10
+
+
+class Pointwise:
+    """Matrix product without a column buffer; only strided pixels of NCHW are gathered."""
+
+    name = "pointwise"
+    reproducible = False
+    bound = BOUND
+
+    def supports(self, problem: ConvProblem) -> str | None:
+        """Serve kernel size 1 without padding."""
+        if prod(problem.kernel) != 1:
+            return f"the kernel is {problem.kernel}, not 1 along every axis"
+        if any(p for pair in problem.padding for p in pair):
+            return f"the padding is {problem.padding}, not 0"
+        return too_large(problem.c_in, problem.c_out)
+
+    def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int) -> int:
+        """Tiles of operands that BLAS cannot read in place; often none."""
+        return int(_gemm.workspace(geometry, problem.op, True, limit))
+
+    def cost(self, problem: ConvProblem) -> float:
+        """The product alone."""
+        return problem.macs / _MACS_PER_SECOND
+
+    def run(
+        self,
+        problem: ConvProblem,
+        geometry: Geometry,
+        x: Array,
+        w: Array,
+        y: Array,
+        bias: Array | None,
+        scratch: Array,
+        limit: int,
+        threads: int,
+    ) -> None:
+        """See `Algorithm.run`."""
+        run_product(True, problem, geometry, x, w, y, bias, scratch, limit, threads)

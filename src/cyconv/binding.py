@@ -1,0 +1,104 @@
+"""Plans: a problem bound to an algorithm, ready to run again and again; and their cache."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple
+
+from .algorithms import Algorithm
+from .algorithms.base import per_channel
+from .settings import Config
+from .kernels._geometry import Geometry
+from .operands import Array, contiguous_strides
+from .problem import ConvProblem
+from .select import choose
+from .workspace import borrow
+
+# Multiply-adds below which a second thread costs more than it saves.
+_PARALLEL_MACS = 65536
+_MOST_PLANS = 1024
+
+Strides = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
+class Bound(NamedTuple):
+    """An algorithm bound to a problem, to strides and to settings: all that a run needs."""
+
+    problem: ConvProblem
+    algorithm: Algorithm
+    reason: str
+    refusals: dict[str, str]
+    geometry: Geometry
+    workspace_nbytes: int
+    limit: int
+    threads: int
+
+    def run(self, x: Array, w: Array, y: Array, bias: Array | None) -> None:
+        """Write the result into whichever of x, w and y the operator gives.
+
+        Operands are ready (`operands.is_ready`) and of the bound strides; the result is
+        C-contiguous and overlaps nothing.
+        """
+        if self.problem.macs == 0:
+            self._fill(x, w, y, bias)
+            return
+        with borrow(self.workspace_nbytes) as scratch:
+            self.algorithm.run(
+                self.problem, self.geometry, x, w, y, bias, scratch, self.limit, self.threads
+            )
+
+    def _fill(self, x: Array, w: Array, y: Array, bias: Array | None) -> None:
+        """Give the sum over nothing: the bias, or zero."""
+        result = {"fwd": y, "dx": x, "dw": w}[self.problem.op]
+        result[...] = 0 if bias is None else per_channel(bias, self.problem)
+
+
+def natural_strides(problem: ConvProblem) -> Strides:
+    """Return the strides of C-contiguous operands."""
+    layout = problem.layout
+    return (
+        contiguous_strides(problem.x_shape, layout),
+        contiguous_strides(problem.w_shape, layout),
+        contiguous_strides(problem.y_shape, layout),
+    )
+
+
+_cache: dict[tuple[Any, ...], Bound] = {}
+_lock = threading.Lock()
+
+
+def bind(problem: ConvProblem, settings: Config, strides: Strides) -> Bound:
+    """Choose an algorithm for a problem with these strides; remembered until `clear`."""
+    key = (problem, settings, strides)
+    bound = _cache.get(key)
+    if bound is None:
+        bound = _bind(problem, settings, strides)
+        with _lock:
+            if len(_cache) >= _MOST_PLANS:
+                _cache.clear()
+            _cache[key] = bound
+    return bound
+
+
+def _bind(problem: ConvProblem, settings: Config, strides: Strides) -> Bound:
+    # A batch that became part of an axis would be summed in another order than its parts.
+    geometry = Geometry(problem, *strides, merge_batch=not settings.reproducible)
+    choice = choose(problem, geometry, settings)
+    limit = settings.workspace_limit
+    threads = settings.threads or 1
+    return Bound(
+        problem,
+        choice.algorithm,
+        choice.reason,
+        choice.refusals,
+        geometry,
+        choice.algorithm.workspace(problem, geometry, limit),
+        limit,
+        threads if problem.macs >= _PARALLEL_MACS else 1,
+    )
+
+
+def clear() -> None:
+    """Forget every bound plan."""
+    with _lock:
+        _cache.clear()

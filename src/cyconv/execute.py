@@ -1,0 +1,101 @@
+"""Running a problem on arrays: copies where kernels need them, tuning where asked, then the plan."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from . import tune
+from .settings import Config
+from .operands import Array, is_ready
+from .binding import bind
+from .problem import ConvProblem
+from .split import Part, halves
+from .tune import Operands
+
+_RESULT = {"fwd": "y", "dx": "x", "dw": "w"}
+
+
+def execute(problem: ConvProblem, settings: Config, operands: Operands) -> None:
+    """Write the result into its place among the operands, whatever they look like.
+
+    The result must not overlap an operand; `settings` are resolved. Copies of operands and scratch
+    together keep to the workspace limit: where they cannot, the problem is halved.
+    """
+    copies = _copies(problem, operands)
+    limit = settings.workspace_limit
+    if sum(copies.values()) > limit // 2:
+        parts = halves(problem, _to_shrink(problem, copies, limit))
+        if parts is not None:
+            _execute_halves(parts, settings, operands)
+            return
+    if copies:
+        rest = max(limit - sum(copies.values()), 0)
+        _execute_copied(problem, settings._replace(workspace_limit=rest), operands, copies)
+    else:
+        run_ready(problem, settings, operands)
+
+
+def run_ready(problem: ConvProblem, settings: Config, operands: Operands) -> None:
+    """Run on operands that kernels can use where they lie."""
+    if settings.strategy == "profile" and problem.macs and not settings.reproducible:
+        settings, done = tune.choose(problem, settings, operands)
+        if done:
+            return
+    if settings.strategy == "profile":
+        settings = settings._replace(strategy="auto")
+    strides = operands.strides(problem.layout)
+    bind(problem, settings, strides).run(*operands)  # type: ignore[arg-type]
+
+
+def _copies(problem: ConvProblem, operands: Operands) -> dict[str, int]:
+    """Bytes of the copy that each operand needs, the result's included."""
+    itemsize = problem.compute_dtype.itemsize
+    result = _RESULT[problem.op]
+    return {
+        role: array.size * itemsize
+        for role, array in (("x", operands.x), ("w", operands.w), ("y", operands.y))
+        if not is_ready(array, problem.compute_dtype)
+        or (role == result and not array.flags.c_contiguous)
+    }
+
+
+def _to_shrink(problem: ConvProblem, copies: dict[str, int], limit: int) -> str:
+    """Name the operand to halve: the largest copy, but a sum of halves needs room for dw twice."""
+    weights = int(np.prod(problem.w_shape, dtype=object)) * problem.compute_dtype.itemsize
+    if problem.op == "dw" and 2 * weights > limit // 2:
+        return "w"
+    return max(copies, key=lambda role: copies[role])
+
+
+def _execute_copied(
+    problem: ConvProblem, settings: Config, operands: Operands, copies: dict[str, int]
+) -> None:
+    dtype = problem.compute_dtype
+    result = _RESULT[problem.op]
+    ready = {
+        role: np.empty(array.shape, dtype) if role == result else np.array(array, dtype, order="C")
+        for role, array in (("x", operands.x), ("w", operands.w), ("y", operands.y))
+        if role in copies
+    }
+    run_ready(problem, settings, operands._replace(**ready))
+    if result in ready:
+        with np.errstate(over="ignore"):
+            operands.result(problem.op)[...] = ready[result]
+
+
+def _execute_halves(
+    parts: tuple[Part, Part], settings: Config, operands: Operands
+) -> None:
+    first, second = (operands.part(part) for part in parts)
+    if not parts[0].adds:
+        execute(parts[0].problem, settings, first)
+        execute(parts[1].problem, settings, second)
+        return
+    # Halves are summed in the compute dtype and rounded once.
+    sums: list[Array] = []
+    for part, views in zip(parts, (first, second), strict=True):
+        total = np.empty(part.problem.w_shape, part.problem.compute_dtype)
+        execute(part.problem, settings, views.with_result("dw", total))
+        sums.append(total)
+    with np.errstate(over="ignore"):
+        operands.w[...] = np.add(sums[0], sums[1], out=sums[0])

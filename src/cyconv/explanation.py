@@ -1,0 +1,348 @@
+"""What a user can ask of the choice: a reusable plan, and an explanation of why it is what it is."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import request, tune
+from .algorithms import CPU
+from .errors import DTypeError, ShapeError
+from .execute import execute
+from .kernels._geometry import Geometry
+from .operands import NAMES, Array, as_array, element_strides
+from .binding import Bound, Strides, bind, natural_strides
+from .problem import ConvProblem
+from .request import Request
+from .select import refusal
+from .settings import Config, check_strategy, check_threads, resolve
+from .tune import Operands
+
+# Which operands an operator takes, in the order of its call.
+_INPUTS = {"fwd": ("x", "w"), "dx": ("dy", "w"), "dw": ("x", "dy")}
+
+
+class Plan:
+    """A problem with its chosen strategy, to be called again and again.
+
+    Made by `plan`. The choice stays what it was when the plan was made.
+
+    Attributes
+    ----------
+    problem : ConvProblem
+    strategy : str
+        Name of the chosen strategy.
+    reason : str
+        Why it was chosen.
+    refusals : dict of str to str
+        The strategies that do not serve the problem, and why.
+    workspace_nbytes : int
+        Scratch bytes of a call on contiguous operands.
+    """
+
+    def __init__(self, problem: ConvProblem, settings: Config, bound: Bound) -> None:
+        self.problem = problem
+        self.strategy = bound.algorithm.name
+        self.reason = bound.reason
+        self.refusals = dict(bound.refusals)
+        self.workspace_nbytes = bound.workspace_nbytes
+        self._settings = settings._replace(strategy=self.strategy, strict=False)
+
+    def __call__(self, a: Any, b: Any, bias: Any = None, *, out: Array | None = None) -> Array:
+        """Run the plan on the operator's two operands: (x, w), (dy, w) or (x, dy).
+
+        Parameters
+        ----------
+        a, b : array_like
+            Of the problem's shapes (batch axis included) and dtype.
+        bias : array_like, optional
+            Given exactly if the problem has one.
+        out : numpy.ndarray, optional
+            C-contiguous, of the result's shape and dtype, apart from the operands.
+
+        Returns
+        -------
+        numpy.ndarray
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            If an operand is not what the problem says.
+        """
+        problem = self.problem
+        shapes = {"x": problem.x_shape, "w": problem.w_shape, "dy": problem.y_shape}
+        given = {}
+        for name, value in zip(_INPUTS[problem.op], (a, b), strict=True):
+            array = as_array(name, value)
+            if array.shape != shapes[name]:
+                raise ShapeError(f"{name} has shape {array.shape}, the plan is for {shapes[name]}")
+            if NAMES.get(array.dtype.name) != problem.dtype:
+                raise DTypeError(f"{name} has dtype {array.dtype}, the plan is for {problem.dtype}")
+            given[name] = array
+        dtype = given[_INPUTS[problem.op][0]].dtype.newbyteorder("=")
+        result = np.empty(problem.result_shape, dtype)
+        x, w, y = (
+            given.get(name, result) for name in ("x", "w", "dy")
+        )
+        execute(problem, self._settings, Operands(x, w, y, self._bias(bias)))
+        if out is None:
+            return result
+        if out.shape != result.shape or out.dtype != result.dtype:
+            raise ShapeError(
+                f"out is {out.dtype} of shape {out.shape}, should be {dtype} of {result.shape}"
+            )
+        out[...] = result
+        return out
+
+    def _bias(self, bias: Any) -> Array | None:
+        problem = self.problem
+        if (bias is not None) != problem.has_bias:
+            wanted = "needs" if problem.has_bias else "has no"
+            raise ValueError(f"bias: the problem {wanted} bias: {problem}")
+        if bias is None:
+            return None
+        channels = problem.c_out if problem.op == "fwd" else problem.c_in
+        array = np.ascontiguousarray(as_array("bias", bias), problem.compute_dtype)
+        if array.shape != (channels,):
+            raise ShapeError(f"bias has shape {array.shape}, should be ({channels},)")
+        return array
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.problem}: {self.strategy} ({self.reason})>"
+
+
+def plan(
+    problem: ConvProblem | str, *, strategy: str | None = None, threads: int | None = None
+) -> Plan:
+    """Choose a strategy for a problem, once.
+
+    Parameters
+    ----------
+    problem : ConvProblem or str
+        Or its string form.
+    strategy : str, optional
+        As in `conv_forward`. ``"profile"`` takes a measured choice if there is one, and ``"auto"``
+        otherwise: there is no data to measure with.
+    threads : int, optional
+
+    Returns
+    -------
+    Plan
+
+    Examples
+    --------
+    >>> import numpy as np, cyconv
+    >>> p = cyconv.plan("fwd f32 nchw n1 ci1 co1 i8x8 k3x3")
+    >>> p.strategy
+    'direct'
+    >>> p(np.ones((1, 1, 8, 8), "f4"), np.ones((1, 1, 3, 3), "f4")).shape
+    (1, 1, 6, 6)
+    """
+    if isinstance(problem, str):
+        problem = ConvProblem.parse(problem)
+    if not isinstance(problem, ConvProblem):
+        raise TypeError(f"problem must be a ConvProblem or its string form, not {problem!r}")
+    settings = _known_settings(
+        problem,
+        resolve(
+            problem.op,
+            check_strategy("strategy", strategy),
+            check_threads("threads", threads),
+        ),
+    )
+    return Plan(problem, settings, bind(problem, settings, natural_strides(problem)))
+
+
+def _known_settings(problem: ConvProblem, settings: Config) -> Config:
+    """Put a measured choice, or else ``auto``, in the place of ``profile``."""
+    if settings.strategy != "profile":
+        return settings
+    known = None if settings.reproducible else tune.lookup(problem, settings)
+    if known is None:
+        return settings._replace(strategy="auto")
+    return settings._replace(strategy=known.strategy, strict=False)
+
+
+class Candidate(NamedTuple):
+    """A strategy as `explain` sees it.
+
+    Attributes
+    ----------
+    name : str
+    refusal : str or None
+        Why it does not serve the problem; None if it does.
+    estimate : float or None
+        Estimated seconds, good for ranking only.
+    measured : float or None
+        Seconds measured by ``profile``, if it was.
+    bound : str
+        The error bound it keeps to.
+    """
+
+    name: str
+    refusal: str | None
+    estimate: float | None
+    measured: float | None
+    bound: str
+
+
+class Explanation(NamedTuple):
+    """Why a call takes the strategy it takes; its text is a table.
+
+    Attributes
+    ----------
+    problem : ConvProblem
+    strategy, reason : str
+    candidates : tuple of Candidate
+    workspace_nbytes : int
+        Scratch bytes of the call.
+    flop : int
+        Floating-point operations of the call.
+    threads : int
+    """
+
+    problem: ConvProblem
+    strategy: str
+    reason: str
+    candidates: tuple[Candidate, ...]
+    workspace_nbytes: int
+    flop: int
+    threads: int
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.problem}",
+            f"strategy   {self.strategy}: {self.reason}",
+            f"work       {self.flop:,} FLOP, {self.workspace_nbytes:,} bytes of workspace, "
+            f"{self.threads} thread{'s' * (self.threads > 1)}",
+            f"{'candidate':<12}{'estimate':>12}{'measured':>12}  note",
+        ]
+        for c in self.candidates:
+            note = c.refusal if c.refusal is not None else f"error within {c.bound}"
+            mark = "*" if c.name == self.strategy else " "
+            lines.append(
+                f"{mark}{c.name:<11}{_seconds(c.estimate):>12}{_seconds(c.measured):>12}  {note}"
+            )
+        return "\n".join(lines)
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value * 1e3:.3g} ms"
+
+
+def _operand(value: Any) -> Any:
+    """Let a shape stand for a float32 array of that shape, which takes no memory."""
+    if isinstance(value, tuple) and all(isinstance(n, int | np.integer) for n in value):
+        return np.broadcast_to(np.zeros((), np.float32), value)
+    return value
+
+
+def _checked(operator: str, operands: tuple[Any, ...], keywords: dict[str, Any]) -> Request:
+    sizes = (keywords.pop("output_padding", 0), keywords.pop("output_size", None))
+    bias = _operand(keywords.pop("bias", None))
+    defaults: dict[str, Any] = {
+        "stride": 1, "padding": 0, "dilation": 1, "groups": 1, "layout": "NCHW",
+        "strategy": None, "threads": None,
+    }  # fmt: skip
+    for name in keywords:
+        if name not in defaults:
+            raise TypeError(f"explain() got an unexpected keyword argument {name!r}")
+    raw: request.Raw = tuple({**defaults, **keywords}.values())  # type: ignore[assignment]
+    first, second = (_operand(value) for value in operands[:2])
+    if operator in ("forward", "transposed"):
+        if len(operands) == 3 and bias is None:
+            bias = _operand(operands[2])
+        if operator == "forward":
+            return request.forward(first, second, bias, None, raw)
+        return request.transposed(first, second, bias, *sizes, None, raw)
+    if len(operands) != 3:
+        needed = "input_shape" if operator == "data_backward" else "weight_shape"
+        raise TypeError(f"explain() of {operator} needs {needed} as third argument")
+    if operator == "data_backward":
+        return request.data_backward(first, second, operands[2], None, raw)
+    return request.weight_backward(first, second, operands[2], None, raw)
+
+
+_OPERATORS = ("forward", "data_backward", "weight_backward", "transposed")
+
+
+def explain(*operands: Any, operator: str = "forward", **keywords: Any) -> Explanation:
+    """Tell which strategy a call would take, and why.
+
+    Parameters
+    ----------
+    *operands
+        What the call takes, arrays or shapes (a shape stands for a contiguous float32 array):
+        ``x, w[, bias]`` forward and transposed, ``dy, w, input_shape`` for data backward,
+        ``x, dy, weight_shape`` for weight backward.
+    operator : {"forward", "data_backward", "weight_backward", "transposed"}
+    **keywords
+        Those of the call.
+
+    Returns
+    -------
+    Explanation
+
+    Examples
+    --------
+    >>> import cyconv
+    >>> e = cyconv.explain((1, 64, 56, 56), (64, 64, 3, 3), padding=1)
+    >>> e.strategy, e.flop
+    ('im2col', 231211008)
+    """
+    if operator not in _OPERATORS:
+        raise ValueError(f"operator must be one of {', '.join(_OPERATORS)}, not {operator!r}")
+    if not 2 <= len(operands) <= 3:
+        raise TypeError(f"explain() takes two or three operands, not {len(operands)}")
+    checked = _checked(operator, operands, dict(keywords))
+    problem = checked.problem
+    strides = _strides(checked, [_is_shape(value) for value in operands[:2]])
+    settings = _known_settings(problem, checked.settings)
+    bound = bind(problem, settings, strides)
+    reason = bound.reason
+    known = tune.lookup(problem, checked.settings)
+    if known is not None and checked.settings.strategy == "profile":
+        reason = "measured fastest"
+    geometry = Geometry(problem, *strides)
+    candidates = []
+    for algorithm in CPU:
+        refused = refusal(algorithm, problem, geometry, settings)
+        candidates.append(
+            Candidate(
+                algorithm.name,
+                refused,
+                None if refused else algorithm.cost(problem),
+                None if known is None else known.seconds.get(algorithm.name),
+                algorithm.bound,
+            )
+        )
+    return Explanation(
+        problem,
+        bound.algorithm.name,
+        reason,
+        tuple(candidates),
+        bound.workspace_nbytes,
+        problem.flop,
+        bound.threads,
+    )
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, tuple)
+
+
+def _strides(checked: Request, shapes: list[bool]) -> Strides:
+    """Strides of the operands: natural for the result and for whatever was given as a shape."""
+    problem = checked.problem
+    natural = natural_strides(problem)
+    arrays = {"x": checked.x, "w": checked.w, "y": checked.y}
+    given = dict(
+        zip([name.replace("dy", "y") for name in _INPUTS[problem.op]], shapes, strict=True)
+    )
+    return tuple(  # type: ignore[return-value]
+        natural[i]
+        if array is None or given[role]
+        else element_strides(array, problem.layout)
+        for i, (role, array) in enumerate(arrays.items())
+    )

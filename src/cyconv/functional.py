@@ -1,0 +1,736 @@
+"""The functions that users call: arguments to a problem, a problem to a plan, a plan to a result.
+
+A call whose arguments were seen before (same shapes, strides, dtypes and parameters) skips all
+checks: `_calls` maps the raw arguments to a bound plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import arguments, request
+from .errors import DTypeError, ShapeError
+from .execute import execute
+from .operands import Array, as_array, is_ready, result_dtype
+from .binding import Bound, bind
+from .request import Request
+from .settings import get_config
+from .tune import Operands
+
+_MOST_CALLS = 1024
+
+
+class _Call(NamedTuple):
+    """What a call with known arguments needs."""
+
+    bound: Bound
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    batched: bool
+
+
+_calls: dict[tuple[Any, ...], _Call] = {}
+
+
+def clear() -> None:
+    """Forget every remembered call."""
+    _calls.clear()
+
+
+def _key(
+    kind: str, rank: int | None, a: Any, b: Any, bias: Any, extra: Any, raw: request.Raw
+) -> tuple[Any, ...] | None:
+    """Return a key of the raw arguments, or None where they need a closer look.
+
+    Only exact ints and tuples of them qualify: True and 1.0 equal 1 and would share its key.
+    """
+    if type(a) is not np.ndarray or type(b) is not np.ndarray:
+        return None
+    if not (_exact(extra) and _exact(raw)):
+        return None
+    if not (a.flags.aligned and b.flags.aligned):
+        return None
+    tail = None
+    if bias is not None:
+        if type(bias) is not np.ndarray or not bias.flags.carray:
+            return None
+        tail = (bias.shape, bias.dtype)
+    return (
+        kind, rank, a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, tail, extra, raw,
+        get_config(),
+    )  # fmt: skip
+
+
+def _exact(values: tuple[Any, ...]) -> bool:
+    for value in values:
+        kind = type(value)
+        if kind is tuple:
+            if not _exact(value):
+                return False
+        elif not (kind is int or kind is str or value is None):
+            return False
+    return True
+
+
+def _run(
+    kind: str,
+    rank: int | None,
+    a: Any,
+    b: Any,
+    bias: Any,
+    extra: Any,
+    raw: request.Raw,
+    out: Any,
+    check: Callable[[], Request],
+) -> Array:
+    """Answer from a remembered call, else check the arguments and remember what they led to."""
+    key = None if out is not None else _key(kind, rank, a, b, bias, extra, raw)
+    if key is not None:
+        call = _calls.get(key)
+        if call is not None:
+            return _repeat(call, a, b, bias)
+    checked = check()
+    result = _finish(checked, out)
+    if key is not None:
+        _remember(key, checked, bias, result)
+    return result
+
+
+def _repeat(call: _Call, a: Array, b: Array, bias: Array | None) -> Array:
+    result = np.empty(call.shape, call.dtype)
+    view = result
+    op = call.bound.problem.op
+    if not call.batched:
+        a = a[np.newaxis]
+        if op == "dw":
+            b = b[np.newaxis]
+        else:
+            view = result[np.newaxis]
+    if op == "fwd":
+        call.bound.run(a, b, view, bias)
+    elif op == "dx":
+        call.bound.run(view, b, a, bias)
+    else:
+        call.bound.run(a, view, b, None)
+    return result
+
+
+def _remember(key: tuple[Any, ...], checked: Request, bias: Any, result: Array) -> None:
+    """Keep a call that needs no copies and no measuring."""
+    problem = checked.problem
+    inputs = [a for a in (checked.x, checked.w, checked.y, bias) if a is not None]
+    if checked.settings.strategy == "profile" or problem.dtype not in ("f32", "f64"):
+        return
+    if not all(is_ready(array, problem.compute_dtype) for array in inputs):
+        return
+    view = _view(checked, result)
+    strides = _operands(checked, view).strides(problem.layout)
+    bound = bind(problem, checked.settings, strides)  # type: ignore[arg-type]
+    if len(_calls) >= _MOST_CALLS:
+        _calls.clear()
+    _calls[key] = _Call(bound, result.shape, result.dtype, checked.batched)
+
+
+def _view(checked: Request, result: Array) -> Array:
+    """Add the batch axis to a result that has none; weights have no batch to begin with."""
+    return result if checked.batched or checked.problem.op == "dw" else result[np.newaxis]
+
+
+def _operands(checked: Request, result: Array) -> Operands:
+    """Put the result into its place among the operands."""
+    x, w, y = (result if a is None else a for a in (checked.x, checked.w, checked.y))
+    return Operands(x, w, y, checked.bias)
+
+
+def _finish(checked: Request, out: Any) -> Array:
+    """Run a checked call into `out`, or into a new array."""
+    problem = checked.problem
+    whole = checked.batched or problem.op == "dw"
+    shape = problem.result_shape if whole else problem.result_shape[1:]
+    if out is None:
+        result = np.empty(shape, checked.dtype)
+    else:
+        result = _check_out(out, shape, checked.dtype)
+        inputs = (checked.x, checked.w, checked.y, checked.bias)
+        if any(a is not None and np.may_share_memory(result, a) for a in inputs):
+            result = np.empty(shape, checked.dtype)
+    execute(problem, checked.settings, _operands(checked, _view(checked, result)))
+    if out is not None and result is not out:
+        out[...] = result
+        return out  # type: ignore[no-any-return]
+    return result
+
+
+def _check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out must be a numpy.ndarray, not {type(out).__name__}")
+    if out.shape != shape:
+        raise ShapeError(f"out has shape {out.shape}, should be {shape}")
+    if out.dtype != dtype or not out.dtype.isnative:
+        raise DTypeError(f"out has dtype {out.dtype.str}, should be {dtype.str}")
+    if not out.flags.writeable:
+        raise ValueError("out is read-only")
+    return out
+
+
+def _forward(rank: int | None, x: Any, w: Any, bias: Any, raw: request.Raw, out: Any) -> Array:
+    return _run(
+        "forward", rank, x, w, bias, (), raw, out,
+        lambda: request.forward(x, w, bias, rank, raw),
+    )  # fmt: skip
+
+
+def _transposed(
+    rank: int | None, x: Any, w: Any, bias: Any, sizes: tuple[Any, Any], raw: request.Raw, out: Any
+) -> Array:
+    return _run(
+        "transposed", rank, x, w, bias, sizes, raw, out,
+        lambda: request.transposed(x, w, bias, *sizes, rank, raw),
+    )  # fmt: skip
+
+
+def conv_forward(
+    x: Any,
+    w: Any,
+    bias: Any = None,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    layout: str = "NCHW",
+    strategy: str | None = None,
+    out: Array | None = None,
+    threads: int | None = None,
+) -> Array:
+    r"""Convolve over one to three spatial axes (cross-correlation: the kernel is not flipped).
+
+    .. math::
+        y_{n,o,p} = b_o + \sum_{c,r} x_{n,c,\;p\,s + r\,d - l} \; w_{o,c,r}
+
+    with stride s, dilation d and l zeros of padding before each axis.
+
+    Parameters
+    ----------
+    x : array_like, shape (N, C_in, *spatial) or (C_in, *spatial)
+        Input; the second form has no batch and gives a result without one. In a channels-last
+        layout the channels are the last axis. Any strides, byte order and alignment.
+    w : array_like, shape (C_out, C_in / groups, *kernel)
+        Weights; ``(C_out, *kernel, C_in / groups)`` in a channels-last layout. Their rank tells the
+        number of spatial axes.
+    bias : array_like, shape (C_out,), optional
+    stride, dilation : int or sequence of int
+        One number for all axes or one per axis, at least 1.
+    padding : int, sequence, or {"valid", "same", "same_lower", "full"}
+        Zeros around the image: one number, one per axis, or a (before, after) pair per axis.
+        ``"same"`` gives ``ceil(n / stride)`` outputs with the smaller half of the padding before
+        (``"same_lower"``: the larger half), ``"full"`` pads K - 1 on both sides,
+        where ``K = dilation * (kernel - 1) + 1``.
+    groups : int
+        Channels are split into this many independent convolutions; C_in groups of one channel are
+        a depthwise convolution.
+    layout : str
+        ``"NCHW"`` (``"NCW"``, ``"NCDHW"``, ``"channels_first"``) or ``"NHWC"`` (``"NWC"``,
+        ``"NDHWC"``, ``"channels_last"``). Never guessed from strides.
+    strategy : str, optional
+        ``"auto"``, ``"profile"`` or a strategy's name; see :doc:`/strategies`.
+    out : numpy.ndarray, optional
+        Where to put the result, of exactly its shape and dtype; may overlap an operand.
+    threads : int, optional
+        At most this many threads; by default as :doc:`/tuning` says.
+
+    Returns
+    -------
+    numpy.ndarray, shape (N, C_out, *out)
+        ``out = (n + before + after - K) // stride + 1`` per axis. The dtype is NumPy's
+        ``result_type`` of x, w and bias: float32 and float64 are computed natively; float16 and
+        bfloat16 are summed in float32 and rounded once.
+
+    Raises
+    ------
+    ShapeError
+        If shapes do not fit together or there is no output.
+    ValueError, TypeError
+        If a parameter has a wrong value or type. The message names it.
+    DTypeError
+        If all operands are integers, or one is complex or wider than float64.
+    UnsupportedError
+        If `strategy` refuses the problem under ``config(strict=True)``.
+
+    See Also
+    --------
+    conv_data_backward, conv_weight_backward : the two gradients.
+    explain : why a strategy was chosen.
+
+    Notes
+    -----
+    ``2 N C_out out C_in / groups k`` floating-point operations. Scratch memory is bounded by
+    ``config(workspace_limit=...)``. The GIL is released.
+
+    References
+    ----------
+    V. Dumoulin, F. Visin, "A guide to convolution arithmetic for deep learning", 2016.
+
+    Examples
+    --------
+    >>> import numpy as np, cyconv
+    >>> x = np.arange(16.0).reshape(1, 1, 4, 4)
+    >>> cyconv.conv_forward(x, np.ones((1, 1, 3, 3)))
+    array([[[[45., 54.],
+             [81., 90.]]]])
+    """
+    raw = (stride, padding, dilation, groups, layout, strategy, threads)
+    return _forward(None, x, w, bias, raw, out)
+
+
+def conv_data_backward(
+    dy: Any,
+    w: Any,
+    input_shape: Any,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    layout: str = "NCHW",
+    strategy: str | None = None,
+    out: Array | None = None,
+    threads: int | None = None,
+) -> Array:
+    r"""Gradient of a convolution with respect to its input.
+
+    .. math::
+        dx_{n,c,i} = \sum_{o,r,p \,:\, p\,s + r\,d - l = i} dy_{n,o,p} \; w_{o,c,r}
+
+    Parameters
+    ----------
+    dy : array_like, shape (N, C_out, *out) or (C_out, *out)
+        Gradient with respect to the output.
+    w : array_like, shape (C_out, C_in / groups, *kernel)
+        The weights of the forward convolution.
+    input_shape : tuple of int
+        Shape of the input, batch included where `dy` has one. It settles what a stride leaves
+        open: input that no output has seen gets a gradient of zero.
+    stride, padding, dilation, groups, layout, strategy, out, threads
+        As in `conv_forward`, with the values of the forward call.
+
+    Returns
+    -------
+    numpy.ndarray, of shape `input_shape`
+
+    Raises
+    ------
+    ShapeError
+        If `dy` is not the shape that the forward call gives for `input_shape`.
+    ValueError, TypeError, DTypeError, UnsupportedError
+        As in `conv_forward`.
+
+    Notes
+    -----
+    Only pairs of output and tap that exist are added. ``2 N C_out out C_in / groups k``
+    floating-point operations.
+
+    Examples
+    --------
+    >>> import numpy as np, cyconv
+    >>> dy = np.ones((1, 1, 2))
+    >>> cyconv.conv_data_backward(dy, np.array([[[1.0, 2.0, 3.0]]]), (1, 1, 6), stride=2)
+    array([[[1., 2., 4., 2., 3., 0.]]])
+    """
+    raw = (stride, padding, dilation, groups, layout, strategy, threads)
+    return _run(
+        "data_backward", None, dy, w, None, (input_shape,), raw, out,
+        lambda: request.data_backward(dy, w, input_shape, None, raw),
+    )  # fmt: skip
+
+
+def conv_weight_backward(
+    x: Any,
+    dy: Any,
+    weight_shape: Any,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    layout: str = "NCHW",
+    strategy: str | None = None,
+    out: Array | None = None,
+    threads: int | None = None,
+) -> Array:
+    r"""Gradient of a convolution with respect to its weights.
+
+    .. math::
+        dw_{o,c,r} = \sum_{n,p} dy_{n,o,p} \; x_{n,c,\;p\,s + r\,d - l}
+
+    Parameters
+    ----------
+    x : array_like, shape (N, C_in, *spatial) or (C_in, *spatial)
+        The input of the forward convolution.
+    dy : array_like, shape (N, C_out, *out) or (C_out, *out)
+        Gradient with respect to the output.
+    weight_shape : tuple of int
+        Shape of the weights, ``(C_out, C_in / groups, *kernel)``.
+    stride, padding, dilation, groups, layout, strategy, out, threads
+        As in `conv_forward`, with the values of the forward call.
+
+    Returns
+    -------
+    numpy.ndarray, of shape `weight_shape`
+        Its dtype is ``result_type(x, dy)``.
+
+    Raises
+    ------
+    ShapeError
+        If `dy` is not the shape that the forward call gives for `x` and `weight_shape`.
+    ValueError, TypeError, DTypeError, UnsupportedError
+        As in `conv_forward`.
+
+    See Also
+    --------
+    bias_backward : the gradient of the bias.
+
+    Examples
+    --------
+    >>> import numpy as np, cyconv
+    >>> x = np.arange(36.0).reshape(1, 1, 6, 6)
+    >>> cyconv.conv_weight_backward(x, np.ones((1, 1, 2, 2)), (1, 1, 3, 3), stride=2)
+    array([[[[28., 32., 36.],
+             [52., 56., 60.],
+             [76., 80., 84.]]]])
+    """
+    raw = (stride, padding, dilation, groups, layout, strategy, threads)
+    return _run(
+        "weight_backward", None, x, dy, None, (weight_shape,), raw, out,
+        lambda: request.weight_backward(x, dy, weight_shape, None, raw),
+    )  # fmt: skip
+
+
+def bias_backward(dy: Any, *, layout: str = "NCHW") -> Array:
+    """Gradient of a convolution with respect to its bias: dy summed over batch and space.
+
+    Parameters
+    ----------
+    dy : array_like, shape (N, C_out, *out)
+        Gradient with respect to the output, with its batch axis.
+    layout : str
+        As in `conv_forward`.
+
+    Returns
+    -------
+    numpy.ndarray, shape (C_out,)
+        In the dtype of `dy`, summed in float64 and rounded once.
+
+    Raises
+    ------
+    ShapeError
+        If `dy` does not have 3 to 5 axes.
+
+    Examples
+    --------
+    >>> import numpy as np, cyconv
+    >>> cyconv.bias_backward(np.ones((2, 3, 4, 4), np.float32))
+    array([32., 32., 32.], dtype=float32)
+    """
+    dy = as_array("dy", dy)
+    dtype = result_dtype(dy=dy)
+    if not 3 <= dy.ndim <= 5:
+        raise ShapeError(f"dy must have 3 to 5 axes, batch included, not {dy.ndim}: {dy.shape}")
+    first = arguments.layout_of(layout, dy.ndim - 2) == "nchw"
+    axes = (0, *range(2, dy.ndim)) if first else tuple(range(dy.ndim - 1))
+    with np.errstate(over="ignore"):
+        return dy.sum(axis=axes, dtype=np.float64).astype(dtype)  # type: ignore[no-any-return]
+
+
+def conv_transpose(
+    x: Any,
+    w: Any,
+    bias: Any = None,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    output_size: Any = None,
+    dilation: Any = 1,
+    groups: int = 1,
+    layout: str = "NCHW",
+    strategy: str | None = None,
+    out: Array | None = None,
+    threads: int | None = None,
+) -> Array:
+    """Transposed convolution over one to three spatial axes: data backward, seen as a layer.
+
+    Parameters
+    ----------
+    x : array_like, shape (N, C_in, *spatial) or (C_in, *spatial)
+    w : array_like, shape (C_in, C_out / groups, *kernel)
+        ``(C_in, *kernel, C_out / groups)`` in a channels-last layout.
+    bias : array_like, shape (C_out,), optional
+    stride, dilation : int or sequence of int
+    padding : int, sequence, or {"valid", "same", "same_lower", "full"}
+        Cut from both sides of the result. With ``"same"`` the result has ``n * stride`` cells: the
+        total of K - stride is cut, the smaller half before (``"same_lower"``: the larger half);
+        where K < stride, zeros (and the bias) follow at the end.
+    output_padding : int or sequence of int
+        More cells at the end of each axis, less than the larger of stride and dilation.
+    output_size : int or sequence of int, optional
+        The result's spatial size instead of `output_padding`.
+    groups, layout, strategy, out, threads
+        As in `conv_forward`; strategy settings are those of data backward.
+
+    Returns
+    -------
+    numpy.ndarray, shape (N, C_out, *out)
+        ``out = (n - 1) * stride + K + output_padding - before - after`` per axis.
+
+    Raises
+    ------
+    ShapeError
+        If shapes do not fit, there is no output, or `output_size` cannot be had.
+    ValueError, TypeError, DTypeError, UnsupportedError
+        As in `conv_forward`.
+
+    References
+    ----------
+    V. Dumoulin, F. Visin, "A guide to convolution arithmetic for deep learning", 2016, section 4.
+
+    Examples
+    --------
+    >>> import numpy as np, cyconv
+    >>> x, w = np.ones((1, 1, 2)), np.array([[[1.0, 2.0, 3.0]]])
+    >>> cyconv.conv_transpose(x, w, stride=2, padding=1, output_padding=1)
+    array([[[2., 4., 2., 3.]]])
+    """
+    raw = (stride, padding, dilation, groups, layout, strategy, threads)
+    return _transposed(None, x, w, bias, (output_padding, output_size), raw, out)
+
+
+def conv1d(
+    x: Any,
+    w: Any,
+    bias: Any = None,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    layout: str = "NCHW",
+    strategy: str | None = None,
+    out: Array | None = None,
+    threads: int | None = None,
+) -> Array:
+    """Convolve over one spatial axis; `conv_forward` documents parameters, result and errors.
+
+    Parameters
+    ----------
+    x : array_like, shape (N, C_in, W), or without N
+    w : array_like, shape (C_out, C_in / groups, k)
+    bias : array_like, shape (C_out,), optional
+    stride, padding, dilation, groups, layout, strategy, out, threads
+        As in `conv_forward`.
+
+    Returns
+    -------
+    numpy.ndarray
+
+    Raises
+    ------
+    ShapeError
+        If `w` does not have 3 axes; and all that `conv_forward` raises.
+    """
+    raw = (stride, padding, dilation, groups, layout, strategy, threads)
+    return _forward(1, x, w, bias, raw, out)
+
+
+def conv2d(
+    x: Any,
+    w: Any,
+    bias: Any = None,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    layout: str = "NCHW",
+    strategy: str | None = None,
+    out: Array | None = None,
+    threads: int | None = None,
+) -> Array:
+    """Convolve over two spatial axes; `conv_forward` documents parameters, result and errors.
+
+    Parameters
+    ----------
+    x : array_like, shape (N, C_in, H, W), or without N
+    w : array_like, shape (C_out, C_in / groups, kh, kw)
+    bias : array_like, shape (C_out,), optional
+    stride, padding, dilation, groups, layout, strategy, out, threads
+        As in `conv_forward`.
+
+    Returns
+    -------
+    numpy.ndarray
+
+    Raises
+    ------
+    ShapeError
+        If `w` does not have 4 axes; and all that `conv_forward` raises.
+    """
+    raw = (stride, padding, dilation, groups, layout, strategy, threads)
+    return _forward(2, x, w, bias, raw, out)
+
+
+def conv3d(
+    x: Any,
+    w: Any,
+    bias: Any = None,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    layout: str = "NCHW",
+    strategy: str | None = None,
+    out: Array | None = None,
+    threads: int | None = None,
+) -> Array:
+    """Convolve over three spatial axes; `conv_forward` documents parameters, result and errors.
+
+    Parameters
+    ----------
+    x : array_like, shape (N, C_in, D, H, W), or without N
+    w : array_like, shape (C_out, C_in / groups, kd, kh, kw)
+    bias : array_like, shape (C_out,), optional
+    stride, padding, dilation, groups, layout, strategy, out, threads
+        As in `conv_forward`.
+
+    Returns
+    -------
+    numpy.ndarray
+
+    Raises
+    ------
+    ShapeError
+        If `w` does not have 5 axes; and all that `conv_forward` raises.
+    """
+    raw = (stride, padding, dilation, groups, layout, strategy, threads)
+    return _forward(3, x, w, bias, raw, out)
+
+
+def conv_transpose1d(
+    x: Any,
+    w: Any,
+    bias: Any = None,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    output_size: Any = None,
+    dilation: Any = 1,
+    groups: int = 1,
+    layout: str = "NCHW",
+    strategy: str | None = None,
+    out: Array | None = None,
+    threads: int | None = None,
+) -> Array:
+    """Transposed convolution over one spatial axis; `conv_transpose` documents the rest.
+
+    Parameters
+    ----------
+    x : array_like, shape (N, C_in, W), or without N
+    w : array_like, shape (C_in, C_out / groups, k)
+    bias : array_like, shape (C_out,), optional
+    stride, padding, output_padding, output_size, dilation, groups, layout, strategy, out, threads
+        As in `conv_transpose`.
+
+    Returns
+    -------
+    numpy.ndarray
+
+    Raises
+    ------
+    ShapeError
+        If `w` does not have 3 axes; and all that `conv_transpose` raises.
+    """
+    raw = (stride, padding, dilation, groups, layout, strategy, threads)
+    return _transposed(1, x, w, bias, (output_padding, output_size), raw, out)
+
+
+def conv_transpose2d(
+    x: Any,
+    w: Any,
+    bias: Any = None,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    output_size: Any = None,
+    dilation: Any = 1,
+    groups: int = 1,
+    layout: str = "NCHW",
+    strategy: str | None = None,
+    out: Array | None = None,
+    threads: int | None = None,
+) -> Array:
+    """Transposed convolution over two spatial axes; `conv_transpose` documents the rest.
+
+    Parameters
+    ----------
+    x : array_like, shape (N, C_in, H, W), or without N
+    w : array_like, shape (C_in, C_out / groups, kh, kw)
+    bias : array_like, shape (C_out,), optional
+    stride, padding, output_padding, output_size, dilation, groups, layout, strategy, out, threads
+        As in `conv_transpose`.
+
+    Returns
+    -------
+    numpy.ndarray
+
+    Raises
+    ------
+    ShapeError
+        If `w` does not have 4 axes; and all that `conv_transpose` raises.
+    """
+    raw = (stride, padding, dilation, groups, layout, strategy, threads)
+    return _transposed(2, x, w, bias, (output_padding, output_size), raw, out)
+
+
+def conv_transpose3d(
+    x: Any,
+    w: Any,
+    bias: Any = None,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    output_size: Any = None,
+    dilation: Any = 1,
+    groups: int = 1,
+    layout: str = "NCHW",
+    strategy: str | None = None,
+    out: Array | None = None,
+    threads: int | None = None,
+) -> Array:
+    """Transposed convolution over three spatial axes; `conv_transpose` documents the rest.
+
+    Parameters
+    ----------
+    x : array_like, shape (N, C_in, D, H, W), or without N
+    w : array_like, shape (C_in, C_out / groups, kd, kh, kw)
+    bias : array_like, shape (C_out,), optional
+    stride, padding, output_padding, output_size, dilation, groups, layout, strategy, out, threads
+        As in `conv_transpose`.
+
+    Returns
+    -------
+    numpy.ndarray
+
+    Raises
+    ------
+    ShapeError
+        If `w` does not have 5 axes; and all that `conv_transpose` raises.
+    """
+    raw = (stride, padding, dilation, groups, layout, strategy, threads)
+    return _transposed(3, x, w, bias, (output_padding, output_size), raw, out)

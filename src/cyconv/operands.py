@@ -1,0 +1,82 @@
+"""Arrays as kernels take them: native dtype, aligned, strides in elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .errors import DTypeError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+NAMES = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
+
+
+def as_array(name: str, value: Any) -> Array:
+    """Turn an argument into a plain NumPy array without a copy where that is possible.
+
+    Takes what NumPy takes: arrays, anything with ``__array__`` or ``__array_interface__``, nested
+    sequences; and anything on the CPU that offers DLPack.
+    """
+    if type(value) is np.ndarray:
+        return value
+    if value is None or isinstance(value, str | bytes):
+        raise TypeError(f"{name} must be an array, not {value!r}")
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+        return np.from_dlpack(value)
+    return np.asarray(value)
+
+
+def result_dtype(**operands: Array | None) -> np.dtype[Any]:
+    """Promote the operands' dtypes as NumPy does, to a float dtype in native byte order.
+
+    Raises
+    ------
+    DTypeError
+        If the result would not be float16, bfloat16, float32 or float64.
+    """
+    given = {name: array for name, array in operands.items() if array is not None}
+    for name, array in given.items():
+        if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+            advice = (
+                "; convolve the real and imaginary parts" if array.dtype.kind == "c" else ""
+            )
+            raise DTypeError(f"{name} has dtype {array.dtype}, which convolution does not take{advice}")
+        if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+            raise DTypeError(
+                f"{name} has dtype {array.dtype}; the widest that convolution takes is float64"
+            )
+    dtype = np.result_type(*(array.dtype for array in given.values()))
+    if dtype.name not in NAMES:
+        listed = ", ".join(f"{name} ({array.dtype})" for name, array in given.items())
+        raise DTypeError(
+            f"{listed} are all integer; convert one to a float dtype, as {next(iter(given))}"
+            ".astype(np.float32)"
+        )
+    return dtype.newbyteorder("=")
+
+
+def is_ready(array: Array, dtype: np.dtype[Any]) -> bool:
+    """Whether kernels can use an operand where it lies."""
+    return array.dtype == dtype and array.flags.aligned and array.dtype.isnative
+
+
+def element_strides(array: Array, layout: str) -> tuple[int, ...]:
+    """Strides in elements, ordered (first axis, channel, spatial axes)."""
+    size = array.itemsize
+    first, *rest = (stride // size for stride in array.strides)
+    if layout == "nchw":
+        return (first, *rest)
+    return (first, rest[-1], *rest[:-1])
+
+
+def contiguous_strides(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    """Strides of a new array, ordered as `element_strides` orders them."""
+    strides = [1]
+    for size in shape[:0:-1]:
+        strides.append(strides[-1] * max(size, 1))
+    first, *rest = reversed(strides)
+    if layout == "nchw":
+        return (first, *rest)
+    return (first, rest[-1], *rest[:-1])

@@ -1,0 +1,230 @@
+"""``profile``: measure the candidates on the caller's data, once a kind of problem.
+
+Candidates run in turn, each once to warm up and then a number of rounds; the least total wins and
+a tie goes to ``direct``. A candidate that raises, or whose result differs from that of ``direct`` by
+more than its bound, is dropped. Measured choices live in memory, under the problem's tune key and
+the thread count; one lock lets one measurement run at a time. Where the trials' results would not
+fit the workspace, or take long, a part of the problem is measured instead.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import perf_counter
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from .algorithms import DIRECT
+from .settings import Config, profile_iterations
+from .errors import CyconvError
+from .kernels._geometry import Geometry
+from .operands import Array, element_strides
+from .binding import bind
+from .problem import ConvProblem
+from .select import servants
+from .split import Part, halves
+
+# A trial of ``direct`` should end within about half a second.
+_MOST_TRIAL_MACS = 5 * 10**8
+
+
+class Measured(NamedTuple):
+    """A measured choice: the winner, and the seconds of each candidate."""
+
+    strategy: str
+    seconds: dict[str, float]
+
+
+class Operands(NamedTuple):
+    """The arrays of one call; the result is among x, w and y."""
+
+    x: Array
+    w: Array
+    y: Array
+    bias: Array | None
+
+    def result(self, op: str) -> Array:
+        """Return the array that the operator writes."""
+        return {"fwd": self.y, "dx": self.x, "dw": self.w}[op]
+
+    def with_result(self, op: str, array: Array) -> Operands:
+        """Put another array in the result's place."""
+        return self._replace(**{{"fwd": "y", "dx": "x", "dw": "w"}[op]: array})
+
+    def part(self, part: Part) -> Operands:
+        """Take the views that a part of the problem works on."""
+        layout = part.problem.layout
+        return Operands(
+            self.x[ordered(part.x, layout)],
+            self.w[ordered(part.w, layout)],
+            self.y[ordered(part.y, layout)],
+            None if self.bias is None else self.bias[part.bias],
+        )
+
+    def strides(self, layout: str) -> tuple[tuple[int, ...], ...]:
+        """Element strides of x, w and y."""
+        return tuple(element_strides(array, layout) for array in (self.x, self.w, self.y))
+
+
+def ordered(slices: tuple[slice, ...], layout: str) -> tuple[slice, ...]:
+    """Put slices over (first, channel, spatial axes) into the order of a layout."""
+    if layout == "nchw":
+        return slices
+    first, channel, *spatial = slices
+    return (first, *spatial, channel)
+
+
+_choices: dict[str, Measured] = {}
+_lock = threading.RLock()
+
+
+def tuned() -> MappingProxyType[str, str]:
+    """Return the measured choices: problem key (with thread count) to the strategy that won.
+
+    A key is a problem's string with the batch rounded up to a power of two and spatial sizes above
+    16 rounded up to three significant bits, then ``t`` and the thread count.
+    """
+    with _lock:
+        return MappingProxyType({key: choice.strategy for key, choice in _choices.items()})
+
+
+def clear() -> None:
+    """Forget every measured choice."""
+    with _lock:
+        _choices.clear()
+
+
+def key_of(problem: ConvProblem, settings: Config) -> str:
+    """Return the key under which a problem's measured choice is kept."""
+    return f"{problem.tune_key()} t{settings.threads}"
+
+
+def lookup(problem: ConvProblem, settings: Config) -> Measured | None:
+    """Return the measured choice for a problem, if there is one."""
+    return _choices.get(key_of(problem, settings))
+
+
+def choose(problem: ConvProblem, settings: Config, operands: Operands) -> tuple[Config, bool]:
+    """Return settings that name the measured winner, and whether the result is already there.
+
+    Measures if the problem's key is new; the winner's result is then copied, not computed again.
+    """
+    with _lock:
+        known = lookup(problem, settings)
+        done = False
+        if known is None:
+            known, done = _measure(problem, settings, operands)
+            _choices[key_of(problem, settings)] = known
+    return settings._replace(strategy=known.strategy, strict=False), done
+
+
+def _measure(
+    problem: ConvProblem, settings: Config, operands: Operands
+) -> tuple[Measured, bool]:
+    trial, views = problem, operands
+    names = _candidates(problem, settings, operands)
+    while _trial_nbytes(trial, len(names)) > settings.workspace_limit or (
+        trial.macs > _MOST_TRIAL_MACS
+    ):
+        parts = halves(trial, _largest(trial))
+        if parts is None:
+            break
+        trial, views = parts[0].problem, views.part(parts[0])
+    seconds, results = _race(trial, settings, views, names)
+    winner = min(seconds, key=lambda name: (seconds[name], name != DIRECT.name))
+    whole = trial is problem
+    if whole:
+        operands.result(problem.op)[...] = results[winner]
+    return Measured(winner, seconds), whole
+
+
+def _candidates(problem: ConvProblem, settings: Config, operands: Operands) -> list[str]:
+    """List every algorithm that serves, ``direct`` first, but not the reference."""
+    geometry = Geometry(problem, *operands.strides(problem.layout))
+    serving, _ = servants(problem, geometry, settings)
+    others = [a.name for a in serving if a.name not in (DIRECT.name, "reference")]
+    return [DIRECT.name, *others]
+
+
+def _trial_nbytes(problem: ConvProblem, candidates: int) -> int:
+    """Memory of the trials: a result for each, the bound, and absolute values of the operands."""
+    elements = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
+    sizes = {role: int(np.prod(shape, dtype=object)) for role, shape in elements.items()}
+    result = sizes[{"fwd": "y", "dx": "x", "dw": "w"}[problem.op]]
+    total = sum(sizes.values()) + (candidates + 1) * result
+    return total * problem.compute_dtype.itemsize
+
+
+def _largest(problem: ConvProblem) -> str:
+    shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
+    sizes = {role: int(np.prod(shape, dtype=object)) for role, shape in shapes.items()}
+    return max(sizes, key=lambda role: sizes[role])
+
+
+def _race(
+    problem: ConvProblem, settings: Config, operands: Operands, names: list[str]
+) -> tuple[dict[str, float], dict[str, Array]]:
+    """Time the candidates in turn; return the seconds and results of those that are right."""
+    runs: dict[str, Callable[[], Array]] = {
+        name: _runner(problem, settings, operands, name) for name in names
+    }
+    results = {DIRECT.name: runs[DIRECT.name]()}
+    tolerance = _tolerance(problem, settings, operands)
+    for name in names[1:]:
+        try:
+            results[name] = runs[name]()
+        except (CyconvError, MemoryError):
+            continue
+        if not _agree(results[name], results[DIRECT.name], tolerance):
+            del results[name]
+    seconds = dict.fromkeys(results, 0.0)
+    for _ in range(profile_iterations(problem.op)):
+        for name in seconds:
+            elapsed, results[name] = _time(runs[name])
+            seconds[name] += elapsed
+    return seconds, results
+
+
+def _time(run: Callable[[], Array]) -> tuple[float, Array]:
+    start = perf_counter()
+    result = run()
+    return perf_counter() - start, result
+
+
+def _runner(
+    problem: ConvProblem, settings: Config, operands: Operands, name: str
+) -> Callable[[], Array]:
+    """Bind a candidate to an output of its own."""
+    result = np.empty(problem.result_shape, problem.compute_dtype)
+    own = operands.with_result(problem.op, result)
+    bound = bind(
+        problem,
+        settings._replace(strategy=name, strict=True),
+        own.strides(problem.layout),  # type: ignore[arg-type]
+    )
+
+    def run() -> Array:
+        bound.run(*own)
+        return result
+
+    return run
+
+
+def _tolerance(problem: ConvProblem, settings: Config, operands: Operands) -> Array:
+    """Return how far two right results may lie apart: twice ``gamma_{K+1} sum |x||w|``."""
+    absolute = Operands(*(None if a is None else np.abs(a) for a in operands))  # type: ignore[arg-type]
+    with np.errstate(all="ignore"):
+        magnitude = _runner(problem, settings, absolute, DIRECT.name)()
+        unit = np.finfo(problem.compute_dtype).eps / 2
+        n = (problem.terms + 1) * unit
+        return 2 * n / max(1 - n, unit) * magnitude
+
+
+def _agree(result: Array, expected: Array, tolerance: Array) -> bool:
+    with np.errstate(all="ignore"):
+        close = np.abs(result - expected) <= tolerance
+    same = (result == expected) | (np.isnan(result) & np.isnan(expected))
+    return bool(np.all(close | same))

@@ -62,7 +62,7 @@ def integer(name: str, value: Any, minimum: int) -> int:
 
 
 def _is_sequence(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes) or (
+    return (isinstance(value, Sequence) and not isinstance(value, str | bytes)) or (
         isinstance(value, np.ndarray) and value.ndim > 0
     )
 
@@ -116,9 +116,7 @@ def layout_of(value: Any, ndim: int) -> str:
     raise ValueError(f"layout {value!r} is not one of {', '.join(names)} for {ndim} spatial axes")
 
 
-def resolve_padding(
-    params: Parameters, in_size: Sequence[int], kernel: Sequence[int]
-) -> Pairs:
+def resolve_padding(params: Parameters, in_size: Sequence[int], kernel: Sequence[int]) -> Pairs:
     """Turn a named padding into numbers for a forward convolution of this input size."""
     if not isinstance(params.padding, str):
         return params.padding

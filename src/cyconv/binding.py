@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from .algorithms import Algorithm
 from .algorithms.base import per_channel
-from .settings import Config
 from .kernels._geometry import Geometry
 from .operands import Array, contiguous_strides
 from .problem import ConvProblem
 from .select import choose
+from .settings import Config
 from .workspace import borrow
 
 # Multiply-adds below which a second thread costs more than it saves.

@@ -1,14 +1,14 @@
-"""Running a problem on arrays: copies where kernels need them, tuning where asked, then the plan."""
+"""Running a problem on arrays: copies where kernels need them, tuning where asked, the plan."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from . import tune
-from .settings import Config
-from .operands import Array, is_ready
 from .binding import bind
+from .operands import Array, is_ready
 from .problem import ConvProblem
+from .settings import Config
 from .split import Part, halves
 from .tune import Operands
 
@@ -44,7 +44,7 @@ def run_ready(problem: ConvProblem, settings: Config, operands: Operands) -> Non
     if settings.strategy == "profile":
         settings = settings._replace(strategy="auto")
     strides = operands.strides(problem.layout)
-    bind(problem, settings, strides).run(*operands)  # type: ignore[arg-type]
+    bind(problem, settings, strides).run(*operands)
 
 
 def _copies(problem: ConvProblem, operands: Operands) -> dict[str, int]:
@@ -83,9 +83,7 @@ def _execute_copied(
             operands.result(problem.op)[...] = ready[result]
 
 
-def _execute_halves(
-    parts: tuple[Part, Part], settings: Config, operands: Operands
-) -> None:
+def _execute_halves(parts: tuple[Part, Part], settings: Config, operands: Operands) -> None:
     first, second = (operands.part(part) for part in parts)
     if not parts[0].adds:
         execute(parts[0].problem, settings, first)

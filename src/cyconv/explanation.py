@@ -1,4 +1,4 @@
-"""What a user can ask of the choice: a reusable plan, and an explanation of why it is what it is."""
+"""What a user can ask of the choice: a reusable plan, and an explanation of it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 from . import request, tune
 from .algorithms import CPU
+from .binding import Bound, Strides, bind, natural_strides
 from .errors import DTypeError, ShapeError
 from .execute import execute
 from .kernels._geometry import Geometry
 from .operands import NAMES, Array, as_array, element_strides
-from .binding import Bound, Strides, bind, natural_strides
 from .problem import ConvProblem
 from .request import Request
 from .select import refusal
@@ -82,9 +82,7 @@ class Plan:
             given[name] = array
         dtype = given[_INPUTS[problem.op][0]].dtype.newbyteorder("=")
         result = np.empty(problem.result_shape, dtype)
-        x, w, y = (
-            given.get(name, result) for name in ("x", "w", "dy")
-        )
+        x, w, y = (given.get(name, result) for name in ("x", "w", "dy"))
         execute(problem, self._settings, Operands(x, w, y, self._bias(bias)))
         if out is None:
             return result
@@ -248,7 +246,7 @@ def _checked(operator: str, operands: tuple[Any, ...], keywords: dict[str, Any])
     for name in keywords:
         if name not in defaults:
             raise TypeError(f"explain() got an unexpected keyword argument {name!r}")
-    raw: request.Raw = tuple({**defaults, **keywords}.values())  # type: ignore[assignment]
+    raw: request.Raw = tuple({**defaults, **keywords}.values())
     first, second = (_operand(value) for value in operands[:2])
     if operator in ("forward", "transposed"):
         if len(operands) == 3 and bias is None:
@@ -341,8 +339,6 @@ def _strides(checked: Request, shapes: list[bool]) -> Strides:
         zip([name.replace("dy", "y") for name in _INPUTS[problem.op]], shapes, strict=True)
     )
     return tuple(  # type: ignore[return-value]
-        natural[i]
-        if array is None or given[role]
-        else element_strides(array, problem.layout)
+        natural[i] if array is None or given[role] else element_strides(array, problem.layout)
         for i, (role, array) in enumerate(arrays.items())
     )

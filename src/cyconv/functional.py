@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import arguments, request
+from .binding import Bound, bind
 from .errors import DTypeError, ShapeError
 from .execute import execute
 from .operands import Array, as_array, is_ready, result_dtype
-from .binding import Bound, bind
 from .request import Request
 from .settings import get_config
 from .tune import Operands
@@ -128,7 +128,7 @@ def _remember(key: tuple[Any, ...], checked: Request, bias: Any, result: Array) 
         return
     view = _view(checked, result)
     strides = _operands(checked, view).strides(problem.layout)
-    bound = bind(problem, checked.settings, strides)  # type: ignore[arg-type]
+    bound = bind(problem, checked.settings, strides)
     if len(_calls) >= _MOST_CALLS:
         _calls.clear()
     _calls[key] = _Call(bound, result.shape, result.dtype, checked.batched)

@@ -39,10 +39,10 @@ def result_dtype(**operands: Array | None) -> np.dtype[Any]:
     given = {name: array for name, array in operands.items() if array is not None}
     for name, array in given.items():
         if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
-            advice = (
-                "; convolve the real and imaginary parts" if array.dtype.kind == "c" else ""
+            advice = "; convolve the real and imaginary parts" if array.dtype.kind == "c" else ""
+            raise DTypeError(
+                f"{name} has dtype {array.dtype}, which convolution does not take{advice}"
             )
-            raise DTypeError(f"{name} has dtype {array.dtype}, which convolution does not take{advice}")
         if array.dtype.kind == "f" and array.dtype.itemsize > 8:
             raise DTypeError(
                 f"{name} has dtype {array.dtype}; the widest that convolution takes is float64"

@@ -20,13 +20,13 @@ from .errors import ShapeError
 OPERATORS = ("fwd", "dx", "dw")
 LAYOUTS = ("nchw", "nhwc")
 ITEMSIZE = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2}
-COMPUTE_DTYPE = {
+COMPUTE_DTYPE: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
     "f16": np.dtype(np.float32),
     "bf16": np.dtype(np.float32),
 }
-# Kernels count elements and bytes in signed 64 bits; this leaves room for sums of a few such numbers.
+# Kernels count elements and bytes in signed 64 bits; this leaves room for a few such sums.
 _LARGEST = 2**60
 
 _TOKEN = re.compile(r"(bias|ci|co|[ngikspdo])(.*)", re.DOTALL)
@@ -127,8 +127,8 @@ class ConvProblem:
         for axis, size in enumerate(largest):
             if size < 1:
                 raise ShapeError(
-                    f"no output along spatial axis {axis}: the input size {self.in_size[axis]} with "
-                    f"padding {self.padding[axis]} is smaller than the effective kernel size "
+                    f"no output along spatial axis {axis}: the input size {self.in_size[axis]} "
+                    f"with padding {self.padding[axis]} is smaller than the effective kernel size "
                     f"{self.effective_kernel[axis]} (kernel {self.kernel[axis]}, "
                     f"dilation {self.dilation[axis]})"
                 )
@@ -337,7 +337,7 @@ class ConvProblem:
         )
 
     def tune_key(self) -> str:
-        """Return the problem's string with batch and sizes rounded up, the key of a measured choice.
+        """Return the key of a measured choice: the string with batch and sizes rounded up.
 
         The batch is rounded to a power of two, and a spatial size above 16 to three significant
         bits, so that neighbouring batches and image sizes share one measurement.

@@ -127,9 +127,7 @@ def forward(x: Any, w: Any, bias: Any, rank: int | None, raw: Raw) -> Request:
     return Request(problem, settings, x, w, None, _compute_bias(bias, problem), dtype, batched)
 
 
-def data_backward(
-    dy: Any, w: Any, input_shape: Any, rank: int | None, raw: Raw
-) -> Request:
+def data_backward(dy: Any, w: Any, input_shape: Any, rank: int | None, raw: Raw) -> Request:
     """Check a data backward call."""
     dy, w = as_array("dy", dy), as_array("w", w)
     ndim = _rank("w", w.shape, rank)
@@ -157,9 +155,7 @@ def data_backward(
     return Request(problem, _settings("dx", *raw[5:]), None, w, dy, None, dtype, batched)
 
 
-def weight_backward(
-    x: Any, dy: Any, weight_shape: Any, rank: int | None, raw: Raw
-) -> Request:
+def weight_backward(x: Any, dy: Any, weight_shape: Any, rank: int | None, raw: Raw) -> Request:
     """Check a weight backward call."""
     x, dy = as_array("x", x), as_array("dy", dy)
     if not hasattr(weight_shape, "__len__") or isinstance(weight_shape, str):

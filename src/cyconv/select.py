@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .algorithms import CPU, DIRECT, Algorithm
-from .settings import Config, min_work
 from .errors import UnsupportedError
 from .kernels._geometry import Geometry
 from .problem import ConvProblem
+from .settings import Config, min_work
 
 _BY_NAME = {algorithm.name: algorithm for algorithm in CPU}
 
@@ -76,9 +76,7 @@ def choose(problem: ConvProblem, geometry: Geometry, settings: Config) -> Choice
     return Choice(DIRECT, f"{name} does not serve this problem: {refusals[name]}", refusals)
 
 
-def _automatic(
-    problem: ConvProblem, serving: list[Algorithm], refusals: dict[str, str]
-) -> Choice:
+def _automatic(problem: ConvProblem, serving: list[Algorithm], refusals: dict[str, str]) -> Choice:
     threshold = min_work(problem.op)
     if problem.work < threshold:
         return Choice(DIRECT, f"work {problem.work} is below the minimum {threshold}", refusals)

@@ -1,8 +1,8 @@
 """Settings: a frozen value in a context variable over defaults from the environment.
 
-A setting given in the call wins, then the innermost ``config(...)`` block, then the environment, then
-the default. This is the only module that touches ``os.environ``; it is read at first use, never at
-import, and a value that cannot be understood costs one warning and falls back to the default.
+A setting given in the call wins, then the innermost ``config(...)`` block, then the environment,
+then the default. This is the only module that touches ``os.environ``; it is read at first use,
+never at import, and a value that cannot be understood costs one warning and falls back to the default.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Config(NamedTuple):
     flush_subnormals: bool = True
 
 
-_current: ContextVar[Config] = ContextVar("cyconv_config", default=Config())
+_DEFAULTS = Config()
+_current: ContextVar[Config] = ContextVar("cyconv_config", default=_DEFAULTS)
 
 
 def get_config() -> Config:
@@ -233,12 +234,12 @@ def _shared_gradient_variable(
 
 
 def min_work(op: str) -> int:
-    """Multiply-adds below which ``auto`` takes ``direct``, for "fwd", "dx" or "dw"."""
+    """Return the work below which ``auto`` takes ``direct``, for "fwd", "dx" or "dw"."""
     return _operator_variable("MIN_WORK", op)
 
 
 def profile_iterations(op: str) -> int:
-    """Rounds in which ``profile`` times each candidate, at least 1."""
+    """Return the rounds in which ``profile`` times each candidate, at least 1."""
     return _operator_variable("PROFILE_ITERS", op)
 
 

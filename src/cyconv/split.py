@@ -1,10 +1,10 @@
 """Cutting a problem in two, so that copies of its operands fit the workspace.
 
-An operand that no kernel can read where it lies (another dtype or byte order, misaligned) is copied.
-Where the copies would exceed the workspace limit, the problem is halved along an axis that shrinks
-the largest of them, again and again. Halves are problems like any other: a forward half along a
-spatial axis, say, has its own padding. The halves' results lie side by side, except that weight
-gradients of halves along batch or space are added.
+An operand that no kernel can read where it lies (another dtype or byte order, misaligned) is
+copied. Where the copies would exceed the workspace limit, the problem is halved along an axis that
+shrinks the largest of them, again and again. Halves are problems like any other: a forward half
+along a spatial axis, say, has its own padding. The halves' results lie side by side, except that
+weight gradients of halves along batch or space are added.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ _SHRINKS = {
 
 
 class Part(NamedTuple):
-    """A smaller problem, and which part of each operand it is: slices over (batch or output
-    channel, channel, spatial axes). `bias` indexes the result's channels."""
+    """A smaller problem, and which part of each operand it is.
+
+    Slices are over (batch or output channel, channel, spatial axes); `bias` is over the result's
+    channels. `adds` tells that the parts' results are summed.
+    """
 
     problem: ConvProblem
     x: tuple[slice, ...]
@@ -112,9 +115,9 @@ def _group_halves(problem: ConvProblem) -> tuple[Part, Part]:
 
 def _channel_halves(problem: ConvProblem, axis: str) -> tuple[Part, Part]:
     def half(channels: slice) -> Part:
-        smaller = replace(problem, **{axis: _length(channels)})
         if axis == "c_out":
-            return _part(smaller, co=channels)
+            return _part(replace(problem, c_out=_length(channels)), co=channels)
+        smaller = replace(problem, c_in=_length(channels))
         return _part(smaller, ci=channels, wci=channels)
 
     first, second = _two(getattr(problem, axis))
@@ -126,7 +129,7 @@ def _space_halves(problem: ConvProblem, axis: int) -> tuple[Part, Part]:
     (low, _), s, k = problem.padding[axis], problem.stride[axis], problem.effective_kernel[axis]
 
     def from_outputs(outputs: slice) -> tuple[slice, slice, tuple[int, int]]:
-        """Outputs need inputs start .. stop-1; what lies outside the image is padding."""
+        """Find the inputs start .. stop-1 that outputs need; what lies outside is padding."""
         start = outputs.start * s - low
         stop = (outputs.stop - 1) * s - low + k
         inside = slice(min(max(start, 0), n), max(min(stop, n), 0))
@@ -135,7 +138,7 @@ def _space_halves(problem: ConvProblem, axis: int) -> tuple[Part, Part]:
         return inside, outputs, (inside.start - start, stop - inside.stop)
 
     def from_inputs(inputs: slice) -> tuple[slice, slice, tuple[int, int]]:
-        """Inputs are reached from outputs first .. last-1, and perhaps not by all of these."""
+        """Find outputs first .. last-1 that hold all those which reach the inputs."""
         first = min(max((inputs.start + low - k + 1) // s, 0), out - 1)
         last = max(min((inputs.stop - 1 + low) // s + 1, out), first + 1)
         before = low + inputs.start - first * s

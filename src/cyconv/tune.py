@@ -1,10 +1,10 @@
 """``profile``: measure the candidates on the caller's data, once a kind of problem.
 
 Candidates run in turn, each once to warm up and then a number of rounds; the least total wins and
-a tie goes to ``direct``. A candidate that raises, or whose result differs from that of ``direct`` by
-more than its bound, is dropped. Measured choices live in memory, under the problem's tune key and
-the thread count; one lock lets one measurement run at a time. Where the trials' results would not
-fit the workspace, or take long, a part of the problem is measured instead.
+a tie goes to ``direct``. A candidate that raises, or whose result differs from that of ``direct``
+by more than its bound, is dropped. Measured choices live in memory, under the problem's tune key
+and the thread count; one lock lets one measurement run at a time. Where the trials' results would
+not fit the workspace, or take long, a part of the problem is measured instead.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import NamedTuple
 import numpy as np
 
 from .algorithms import DIRECT
-from .settings import Config, profile_iterations
+from .binding import Strides, bind
 from .errors import CyconvError
 from .kernels._geometry import Geometry
 from .operands import Array, element_strides
-from .binding import bind
 from .problem import ConvProblem
 from .select import servants
+from .settings import Config, profile_iterations
 from .split import Part, halves
 
 # A trial of ``direct`` should end within about half a second.
@@ -64,9 +64,13 @@ class Operands(NamedTuple):
             None if self.bias is None else self.bias[part.bias],
         )
 
-    def strides(self, layout: str) -> tuple[tuple[int, ...], ...]:
+    def strides(self, layout: str) -> Strides:
         """Element strides of x, w and y."""
-        return tuple(element_strides(array, layout) for array in (self.x, self.w, self.y))
+        return (
+            element_strides(self.x, layout),
+            element_strides(self.w, layout),
+            element_strides(self.y, layout),
+        )
 
 
 def ordered(slices: tuple[slice, ...], layout: str) -> tuple[slice, ...]:
@@ -121,9 +125,7 @@ def choose(problem: ConvProblem, settings: Config, operands: Operands) -> tuple[
     return settings._replace(strategy=known.strategy, strict=False), done
 
 
-def _measure(
-    problem: ConvProblem, settings: Config, operands: Operands
-) -> tuple[Measured, bool]:
+def _measure(problem: ConvProblem, settings: Config, operands: Operands) -> tuple[Measured, bool]:
     trial, views = problem, operands
     names = _candidates(problem, settings, operands)
     while _trial_nbytes(trial, len(names)) > settings.workspace_limit or (
@@ -203,7 +205,7 @@ def _runner(
     bound = bind(
         problem,
         settings._replace(strategy=name, strict=True),
-        own.strides(problem.layout),  # type: ignore[arg-type]
+        own.strides(problem.layout),
     )
 
     def run() -> Array:
@@ -220,7 +222,8 @@ def _tolerance(problem: ConvProblem, settings: Config, operands: Operands) -> Ar
         magnitude = _runner(problem, settings, absolute, DIRECT.name)()
         unit = np.finfo(problem.compute_dtype).eps / 2
         n = (problem.terms + 1) * unit
-        return 2 * n / max(1 - n, unit) * magnitude
+        magnitude *= 2 * n / max(1 - n, unit)
+    return magnitude
 
 
 def _agree(result: Array, expected: Array, tolerance: Array) -> bool:

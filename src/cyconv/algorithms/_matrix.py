@@ -5,8 +5,9 @@ from __future__ import annotations
 from ..kernels import _gemm
 from ..kernels._geometry import Geometry
 from ..kernels.blas_threads import limited_to
+from ..operands import Array
 from ..problem import ConvProblem
-from .base import Array, per_channel
+from .base import per_channel
 
 BOUND = "gamma_{K+1} sum |x||w|"
 # BLAS takes its sizes as 32-bit integers.
@@ -40,5 +41,3 @@ def run_product(
 def too_large(*sizes: int) -> str | None:
     """Refuse a matrix whose side BLAS cannot count."""
     return "a matrix side is beyond 2**31 - 1" if max(sizes) > LARGEST else None
-
-

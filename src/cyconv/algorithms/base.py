@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Protocol
 
 from ..kernels._geometry import Geometry
+from ..operands import Array
 from ..problem import ConvProblem
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Algorithm(Protocol):

@@ -1,11 +1,11 @@
-"""``direct``: the definition as compiled loops, summed in float64. Serves everything, needs nothing."""
+"""``direct``: the definition as compiled loops, summed in float64. It serves everything."""
 
 from __future__ import annotations
 
 from ..kernels import _direct
 from ..kernels._geometry import Geometry
+from ..operands import Array
 from ..problem import ConvProblem
-from .base import Array
 
 _MACS_PER_SECOND = 1e9
 

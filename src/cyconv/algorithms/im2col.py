@@ -10,9 +10,9 @@ from math import prod
 
 from ..kernels import _gemm
 from ..kernels._geometry import Geometry
+from ..operands import Array
 from ..problem import ConvProblem
 from ._matrix import BOUND, run_product, too_large
-from .base import Array
 
 _BYTES_PER_SECOND = 8e9
 _MACS_PER_SECOND = 3e10
@@ -35,7 +35,7 @@ class Im2col:
         return int(_gemm.workspace(geometry, problem.op, False, limit))
 
     def cost(self, problem: ConvProblem) -> float:
-        """Writing and reading the columns, and the product."""
+        """Count the writing and reading of the columns, and the product."""
         columns = problem.batch * prod(problem.out_size) * problem.c_in * prod(problem.kernel)
         return (
             columns * problem.compute_dtype.itemsize / _BYTES_PER_SECOND

@@ -6,9 +6,9 @@ from math import prod
 
 from ..kernels import _gemm
 from ..kernels._geometry import Geometry
+from ..operands import Array
 from ..problem import ConvProblem
 from ._matrix import BOUND, run_product, too_large
-from .base import Array
 
 _MACS_PER_SECOND = 3e10
 
@@ -33,7 +33,7 @@ class Pointwise:
         return int(_gemm.workspace(geometry, problem.op, True, limit))
 
     def cost(self, problem: ConvProblem) -> float:
-        """The product alone."""
+        """Count the product alone."""
         return problem.macs / _MACS_PER_SECOND
 
     def run(

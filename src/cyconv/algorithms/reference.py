@@ -13,8 +13,8 @@ from math import prod
 import numpy as np
 
 from ..kernels._geometry import Geometry
+from ..operands import Array
 from ..problem import ConvProblem
-from .base import Array
 
 _MACS_PER_SECOND = 2e8
 _Index = tuple[slice | int, ...]

@@ -123,7 +123,7 @@ cdef void _forward(
 cdef inline bint _tap_source(
     ptrdiff_t i, ptrdiff_t tap, ptrdiff_t stride, ptrdiff_t *out_index
 ) noexcept nogil:
-    """Whether position i (padding included) is reached by a tap at distance `tap`, and from where."""
+    """Whether a tap at distance `tap` reaches position i (padding included), and from where."""
     cdef ptrdiff_t distance = i - tap
     out_index[0] = distance // stride if distance >= 0 else -((-distance) // stride)
     return out_index[0] * stride == distance

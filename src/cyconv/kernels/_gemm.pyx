@@ -6,8 +6,9 @@ With W[o, k] the weights of a group, Col[k, p] the patches of a tile and Y[o, p]
     data backward    Col = W^T Y, then added back to dx (col2im)
     weight backward  W  += Y Col^T
 
-A pointwise convolution is the case in which Col is x itself: nothing is gathered or added back. Each
-matrix may be stored with either index running fastest; BLAS takes both, so neither layout is moved.
+A pointwise convolution is the case in which Col is x itself: nothing is gathered or added back.
+Each matrix may be stored with either index running fastest; BLAS takes both, so neither layout is
+moved.
 
 Tiles bound the scratch memory: columns of at most a few megabytes, and where weights or outputs
 cannot be read in place, packed blocks of them. BLAS is called between parallel loops, never inside,
@@ -108,7 +109,8 @@ cdef inline ptrdiff_t _aligned(ptrdiff_t nbytes) noexcept nogil:
 cdef tiling_t _tile(
     const geometry_t *g, int op, bint pointwise, ptrdiff_t itemsize, ptrdiff_t limit
 ) noexcept nogil:
-    """Choose tile and blocks for a scratch of at most `limit` bytes; nbytes exceeds it if none fits."""
+    """Choose tile and blocks for a scratch of at most `limit` bytes; nbytes exceeds it if none
+    fits."""
     cdef tiling_t t
     cdef ptrdiff_t ones[3]
     cdef ptrdiff_t pixels = g.out[0] * g.out[1] * g.out[2]

@@ -58,9 +58,9 @@ cdef inline void _gather_tap(
     cdef ptrdiff_t iw = c0 * g.stride[2] + kw * g.dilation[2] - g.pad[2]
     cdef ptrdiff_t step = g.stride[2] * g.x_s[2]
     cdef ptrdiff_t od = r0 // g.out[1], oh = r0 % g.out[1]
-    cdef ptrdiff_t r, id_, ih, lo, hi
+    cdef ptrdiff_t _r, id_, ih, lo, hi
     valid_range(iw, g.stride[2], g.size[2], cols, &lo, &hi)
-    for r in range(rows):
+    for _r in range(rows):
         id_ = od * g.stride[0] + kd * g.dilation[0] - g.pad[0]
         ih = oh * g.stride[1] + kh * g.dilation[1] - g.pad[1]
         if 0 <= id_ < g.size[0] and 0 <= ih < g.size[1] and lo < hi:

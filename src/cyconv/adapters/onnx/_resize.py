@@ -1,0 +1,119 @@
+"""ONNX Resize: nearest and linear, one axis after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Positions = NDArray[np.float64]
+
+
+def _half_pixel(i: Positions, scale: float, size: int, resized: float) -> Positions:
+    return (i + 0.5) / scale - 0.5
+
+
+def _pytorch_half_pixel(i: Positions, scale: float, size: int, resized: float) -> Positions:
+    return (i + 0.5) / scale - 0.5 if resized > 1 else np.zeros_like(i)
+
+
+def _half_pixel_symmetric(i: Positions, scale: float, size: int, resized: float) -> Positions:
+    # The rounding of the output size is shared between both ends.
+    adjustment = len(i) / resized
+    return size / 2 * (1 - adjustment) + (i + 0.5) / scale - 0.5
+
+
+def _align_corners(i: Positions, scale: float, size: int, resized: float) -> Positions:
+    return i * (size - 1) / (resized - 1) if resized != 1 else np.zeros_like(i)
+
+
+def _asymmetric(i: Positions, scale: float, size: int, resized: float) -> Positions:
+    return i / scale
+
+
+# coordinate_transformation_mode -> the place in the input of output element i;
+# ``resized`` is scale·size, before it is rounded down to the output's size
+COORDINATES: dict[str, Callable[[Positions, float, int, float], Positions]] = {
+    "half_pixel": _half_pixel,
+    "half_pixel_symmetric": _half_pixel_symmetric,
+    "pytorch_half_pixel": _pytorch_half_pixel,
+    "align_corners": _align_corners,
+    "asymmetric": _asymmetric,
+}
+
+
+def _round_prefer_floor(position: Positions) -> Positions:
+    return np.ceil(position - 0.5)
+
+
+def _round_prefer_ceil(position: Positions) -> Positions:
+    return np.floor(position + 0.5)
+
+
+# nearest_mode -> which neighbour is the nearest
+ROUNDING: dict[str, Callable[[Positions], Positions]] = {
+    "round_prefer_floor": _round_prefer_floor,
+    "round_prefer_ceil": _round_prefer_ceil,
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+def resize(
+    x: Array,
+    roi: Array | None = None,
+    scales: Array | None = None,
+    sizes: Array | None = None,
+    *,
+    mode: str = "nearest",
+    coordinate_transformation_mode: str = "half_pixel",
+    nearest_mode: str = "round_prefer_floor",
+    axes: Sequence[int] | None = None,
+    antialias: int = 0,
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    keep_aspect_ratio_policy: str = "stretch",
+) -> Array:
+    """Sample the input at other places, by ``scales`` or to ``sizes``.
+
+    ``roi`` and the attributes after ``axes`` belong to modes that the table of operators refuses.
+    """
+    del roi, antialias, cubic_coeff_a, exclude_outside, extrapolation_value
+    del keep_aspect_ratio_policy
+    chosen = range(x.ndim) if axes is None else [int(axis) % x.ndim for axis in axes]
+    for i, axis in enumerate(chosen):
+        size = x.shape[axis]
+        if scales is not None and scales.size:
+            scale = float(scales[i])
+            resized = scale * size
+        elif sizes is not None:
+            resized = float(sizes[i])
+            scale = resized / size
+        else:
+            raise ValueError("Resize: one of scales and sizes must be given")
+        count = int(np.floor(resized))
+        if scale == 1:
+            continue
+        transform = COORDINATES[coordinate_transformation_mode]
+        position = transform(np.arange(count, dtype=np.float64), scale, size, resized)
+        if mode == "nearest":
+            nearest = ROUNDING[nearest_mode](position).clip(0, size - 1)
+            x = np.take(x, nearest.astype(np.intp), axis)
+        else:
+            x = _linear(x, position, axis)
+    return x
+
+
+def _linear(x: Array, position: Positions, axis: int) -> Array:
+    last = x.shape[axis] - 1
+    position = position.clip(0, last)
+    low = np.floor(position).astype(np.intp)
+    high = np.minimum(low + 1, last)
+    column = (-1,) + (1,) * (x.ndim - 1 - axis)
+    weight = (position - low).astype(x.dtype).reshape(column)
+    below = np.take(x, low, axis)
+    return np.asarray(below + (np.take(x, high, axis) - below) * weight, x.dtype)

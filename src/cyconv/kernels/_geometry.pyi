@@ -1,0 +1,12 @@
+from ..problem import ConvProblem
+
+class Geometry:
+    double_precision: bool
+    def __init__(
+        self,
+        problem: ConvProblem,
+        x_strides: tuple[int, ...],
+        w_strides: tuple[int, ...],
+        y_strides: tuple[int, ...],
+        merge_batch: bool = True,
+    ) -> None: ...

@@ -1,14 +1,19 @@
-"""The list of compiled modules and their flags; everything else about the build is in pyproject.toml."""
+"""The list of compiled modules and the flags of each instruction set; the rest of the build is in
+pyproject.toml.
+"""
 
+import platform
 import sys
 from pathlib import Path
 
 import numpy as np
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("src/cyconv/kernels")
-MODULES = ("_openmp", "_geometry", "_direct", "_gemm")
+UKERNELS = KERNELS / "ukernel"
+MODULES = ("_openmp", "_geometry", "_ukernels", "_direct", "_gemm", "_implicit_gemm")
 
 # gnu11 rather than c11: the latter turns floating-point contraction off.
 COMPILE_FLAGS = {
@@ -18,13 +23,48 @@ COMPILE_FLAGS = {
 }
 compile_flags, link_flags = COMPILE_FLAGS[sys.platform]
 
+# One translation unit each: ukernel_<name>.c. The baseline is what the compiler targets by default,
+# SSE2 on x86-64 and NEON on aarch64.
+ISA_FLAGS = {"baseline": []}
+if platform.machine().lower() in ("x86_64", "amd64"):
+    ISA_FLAGS["avx2"] = ["-mavx2", "-mfma"]
+    ISA_FLAGS["avx512"] = ["-mavx512f", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"]
+    compile_flags.append("-DCYCONV_X86")
+
+
+class BuildExt(build_ext):
+    """Compile ukernel_<isa>.c with the flags of that instruction set."""
+
+    def build_extension(self, ext):
+        """Compile such sources first and hand the rest to setuptools."""
+        sources, ext.sources = ext.sources, []
+        for source in sources:
+            isa = Path(source).stem.partition("ukernel_")[2]
+            if isa not in ISA_FLAGS:
+                ext.sources.append(source)
+                continue
+            ext.extra_objects += self.compiler.compile(
+                [source],
+                output_dir=self.build_temp,
+                include_dirs=ext.include_dirs,
+                extra_postargs=[*ext.extra_compile_args, *ISA_FLAGS[isa]],
+                depends=ext.depends,
+            )
+        super().build_extension(ext)
+
+
+C_SOURCES = {
+    "_ukernels": [UKERNELS / "dispatch.c", *(UKERNELS / f"ukernel_{isa}.c" for isa in ISA_FLAGS)],
+}
+HEADERS = [*KERNELS.glob("*.h"), *UKERNELS.glob("*.h"), *KERNELS.glob("*.pxd")]
+
 extensions = [
     Extension(
         f"cyconv.kernels.{name}",
-        [str(KERNELS / f"{name}.pyx")],
+        [str(path) for path in (KERNELS / f"{name}.pyx", *C_SOURCES.get(name, ()))],
         include_dirs=[np.get_include(), str(KERNELS)],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-        depends=[str(path) for path in sorted(KERNELS.glob("*.h"))],
+        depends=[str(path) for path in sorted(HEADERS)],
         extra_compile_args=compile_flags,
         extra_link_args=link_flags,
     )
@@ -32,6 +72,7 @@ extensions = [
 ]
 
 setup(
+    cmdclass={"build_ext": BuildExt},
     ext_modules=cythonize(
         extensions,
         include_path=["src"],
@@ -43,5 +84,5 @@ setup(
             "cdivision": True,
             "freethreading_compatible": True,
         },
-    )
+    ),
 )

@@ -25,6 +25,7 @@ from .functional import (
     conv_transpose3d,
     conv_weight_backward,
 )
+from .isa import active_isa, isas
 from .kernels import _openmp
 from .problem import ConvProblem
 from .settings import STRATEGIES, Config, config, get_config
@@ -44,6 +45,7 @@ __all__ = [
     "ShapeError",
     "UnsupportedError",
     "__version__",
+    "active_isa",
     "bias_backward",
     "clear_cache",
     "config",
@@ -59,6 +61,7 @@ __all__ = [
     "conv_weight_backward",
     "explain",
     "get_config",
+    "isas",
     "plan",
     "show_config",
     "strategies",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any, NamedTuple
 
-from .algorithms import Algorithm
+from . import isa
+from .algorithms import DIRECT, Algorithm
 from .algorithms.base import per_channel
 from .kernels._geometry import Geometry
 from .operands import Array, contiguous_strides
@@ -43,9 +44,13 @@ class Bound(NamedTuple):
             self._fill(x, w, y, bias)
             return
         with borrow(self.workspace_nbytes) as scratch:
-            self.algorithm.run(
+            done = self.algorithm.run(
                 self.problem, self.geometry, x, w, y, bias, scratch, self.limit, self.threads
             )
+            if not done:
+                DIRECT.run(
+                    self.problem, self.geometry, x, w, y, bias, scratch, self.limit, self.threads
+                )
 
     def _fill(self, x: Array, w: Array, y: Array, bias: Array | None) -> None:
         """Give the sum over nothing: the bias, or zero."""
@@ -81,20 +86,23 @@ def bind(problem: ConvProblem, settings: Config, strides: Strides) -> Bound:
 
 
 def _bind(problem: ConvProblem, settings: Config, strides: Strides) -> Bound:
+    isa.settle()
     # A batch that became part of an axis would be summed in another order than its parts.
     geometry = Geometry(problem, *strides, merge_batch=not settings.reproducible)
     choice = choose(problem, geometry, settings)
     limit = settings.workspace_limit
     threads = settings.threads or 1
+    if problem.macs < _PARALLEL_MACS:
+        threads = 1
     return Bound(
         problem,
         choice.algorithm,
         choice.reason,
         choice.refusals,
         geometry,
-        choice.algorithm.workspace(problem, geometry, limit),
+        choice.algorithm.workspace(problem, geometry, limit, threads),
         limit,
-        threads if problem.macs >= _PARALLEL_MACS else 1,
+        threads,
     )
 
 

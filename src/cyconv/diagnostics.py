@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import scipy
 
+from .isa import active_isa, isas
 from .kernels import _openmp, blas_threads
 from .settings import STRATEGIES, Config, default_threads, environment_strategy, get_config
 from .workspace import held_nbytes
@@ -38,6 +39,7 @@ def show_config() -> str:
         "strategy from the environment": ", ".join(
             f"{op} {environment_strategy(op)}" for op in ("fwd", "dx")
         ),
+        "instruction sets": f"{active_isa()} in use, of {', '.join(isas())}",
         "threads": str(default_threads()),
         "blas": f"{_blas()} with {blas_threads.current()} threads",
         "openmp version": str(_openmp.version()),

@@ -34,7 +34,7 @@ def refusal(
         return reason
     if settings.reproducible and not algorithm.reproducible:
         return "its sums depend on the thread count or the batch size (reproducible=True)"
-    nbytes = algorithm.workspace(problem, geometry, settings.workspace_limit)
+    nbytes = algorithm.workspace(problem, geometry, settings.workspace_limit, settings.threads or 1)
     if nbytes > settings.workspace_limit:
         return f"it needs {nbytes} bytes of workspace, the limit is {settings.workspace_limit}"
     return None

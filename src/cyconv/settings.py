@@ -20,7 +20,7 @@ from .errors import CyconvWarning
 
 T = TypeVar("T")
 
-STRATEGIES = ("direct", "im2col", "pointwise", "reference")
+STRATEGIES = ("direct", "implicit_gemm", "im2col", "pointwise", "reference")
 POLICIES = ("auto", "profile")
 _ALIASES = {"autotune": "profile"}
 _PRECISIONS = ("highest", "high", "medium")
@@ -324,3 +324,14 @@ def resolve(op: str, strategy: str | None, threads: int | None) -> Config:
 def _most_threads() -> int:
     """Return the most threads a call gets: more than this only costs memory, or fails to start."""
     return max(64, os.cpu_count() or 1)
+
+
+def environment_isa(available: tuple[str, ...]) -> str | None:
+    """Return the instruction set that ``CYCONV_ISA`` forces, None if it forces none."""
+
+    def parse(text: str) -> str | None:
+        if text.lower() not in available:
+            raise ValueError(text)
+        return text.lower()
+
+    return _read("CYCONV_ISA", parse, f"one of {', '.join(available)} on this processor", None)

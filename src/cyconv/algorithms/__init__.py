@@ -3,10 +3,11 @@
 from .base import Algorithm
 from .direct import Direct
 from .im2col import Im2col
+from .implicit_gemm import ImplicitGemm
 from .pointwise import Pointwise
 from .reference import Reference
 
 DIRECT = Direct()
-CPU: tuple[Algorithm, ...] = (Pointwise(), Im2col(), DIRECT, Reference())
+CPU: tuple[Algorithm, ...] = (Pointwise(), ImplicitGemm(), Im2col(), DIRECT, Reference())
 
 __all__ = ["CPU", "DIRECT", "Algorithm"]

@@ -29,7 +29,7 @@ class Algorithm(Protocol):
     def supports(self, problem: ConvProblem) -> str | None:
         """Return None if it serves the problem, else the reason why not."""
 
-    def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int) -> int:
+    def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
         """Scratch bytes for a run; more than `limit` where it cannot keep to that."""
 
     def cost(self, problem: ConvProblem) -> float:
@@ -46,11 +46,14 @@ class Algorithm(Protocol):
         scratch: Array,
         limit: int,
         threads: int,
-    ) -> None:
+    ) -> bool:
         """Compute ``problem.op``: y, x or w is written, from the other two.
 
         Operands have the problem's compute dtype in native byte order, aligned, with any strides,
         batch axis included; the result is C-contiguous, holds anything and overlaps no operand.
+
+        Returns False, with the result undefined, for values (not finite, say) that it cannot treat
+        as the definition does; ``direct`` then computes the result.
         """
 
 

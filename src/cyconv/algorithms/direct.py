@@ -21,7 +21,7 @@ class Direct:
         """Serve everything."""
         return None
 
-    def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int) -> int:
+    def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
         """Need no scratch."""
         return 0
 
@@ -40,7 +40,7 @@ class Direct:
         scratch: Array,
         limit: int,
         threads: int,
-    ) -> None:
+    ) -> bool:
         """See `Algorithm.run`."""
         if problem.op == "fwd":
             _direct.forward(geometry, x, w, bias, y, threads)
@@ -48,3 +48,4 @@ class Direct:
             _direct.data_backward(geometry, y, w, bias, x, threads)
         else:
             _direct.weight_backward(geometry, x, y, w, threads)
+        return True

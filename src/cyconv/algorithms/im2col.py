@@ -30,7 +30,7 @@ class Im2col:
         taps = prod(problem.kernel)
         return too_large(problem.c_in // problem.groups * taps, problem.c_out)
 
-    def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int) -> int:
+    def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
         """Columns of a tile, and blocks of weights or outputs that BLAS cannot read in place."""
         return int(_gemm.workspace(geometry, problem.op, False, limit))
 
@@ -53,6 +53,7 @@ class Im2col:
         scratch: Array,
         limit: int,
         threads: int,
-    ) -> None:
+    ) -> bool:
         """See `Algorithm.run`."""
         run_product(False, problem, geometry, x, w, y, bias, scratch, limit, threads)
+        return True

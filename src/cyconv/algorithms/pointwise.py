@@ -28,7 +28,7 @@ class Pointwise:
             return f"the padding is {problem.padding}, not 0"
         return too_large(problem.c_in, problem.c_out)
 
-    def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int) -> int:
+    def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
         """Tiles of operands that BLAS cannot read in place; often none."""
         return int(_gemm.workspace(geometry, problem.op, True, limit))
 
@@ -47,6 +47,7 @@ class Pointwise:
         scratch: Array,
         limit: int,
         threads: int,
-    ) -> None:
+    ) -> bool:
         """See `Algorithm.run`."""
         run_product(True, problem, geometry, x, w, y, bias, scratch, limit, threads)
+        return True

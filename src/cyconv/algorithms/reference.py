@@ -31,7 +31,7 @@ class Reference:
         """Serve everything."""
         return None
 
-    def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int) -> int:
+    def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
         """Float64 arrays of one image and group: padded input, output, and a product as large."""
         padded = problem.c_in // problem.groups * prod(_padded_size(problem))
         output = problem.c_out // problem.groups * prod(problem.out_size)
@@ -54,7 +54,7 @@ class Reference:
         scratch: Array,
         limit: int,
         threads: int,
-    ) -> None:
+    ) -> bool:
         """See `Algorithm.run`; `threads` and `scratch` are not used."""
         x, w, y = (_channels_first(a, problem.layout) for a in (x, w, y))
         operator = {"fwd": _forward, "dx": _data_backward, "dw": _weight_backward}[problem.op]
@@ -69,6 +69,7 @@ class Reference:
                     of_group = bias[outputs if problem.op == "fwd" else inputs]
                     start = of_group.reshape(-1, *(1,) * problem.ndim).astype(np.float64)
                 operator(problem, x[:, inputs], w[outputs], y[:, outputs], start)
+        return True
 
 
 def _channels_first(array: Array, layout: str) -> Array:

@@ -53,7 +53,7 @@ def run(
     for module in ("skimage", "matplotlib"):
         if find_spec(module) is None:
             raise ImportError(f'the demo needs {module}: pip install "cyconv[demo]"')
-    threads = threads or default_threads()
+    threads = default_threads() if threads is None else threads
     pictures = [read_picture(image)] if image else bundled_pictures()
     missing = what_is_missing()
     if missing:

@@ -125,14 +125,14 @@ def detect(picture: Picture, threads: int, strategy: str | None = None) -> Detec
     feeds = {model.inputs[0].name: prepare(picture.pixels)}
     layers: dict[str, Layer] = {}
 
-    def plan(node: Node, operands: tuple[Array, ...], result: Array, seconds: float) -> None:
+    def plan(node: Node, operands: tuple[Any, ...], result: Array, seconds: float) -> None:
         if node.op_type in ("Conv", "ConvTranspose"):
             how = explain(node.op_type, *operands, **node.attributes)
             layers[node.name] = Layer(
                 node.name, str(how.problem), how.strategy, how.flop, seconds=float("inf")
             )
 
-    def clock(node: Node, operands: tuple[Array, ...], result: Array, seconds: float) -> None:
+    def clock(node: Node, operands: tuple[Any, ...], result: Array, seconds: float) -> None:
         if node.name in layers:
             layers[node.name].seconds = min(layers[node.name].seconds, seconds)
 

@@ -22,11 +22,13 @@ class Picture:
 
 def bundled_pictures() -> list[Picture]:
     """Return a scanned page, and a photograph with small lettering on a motorcycle."""
-    from skimage import data, transform
+    import skimage.data
+    import skimage.transform
 
+    data: Any = skimage.data  # typed only in part
     left, _, _ = data.stereo_motorcycle()
     # Around the engine, doubled: the letters are 9 pixels high in the photograph.
-    photo = transform.rescale(left[208:432, 192:576], 2, order=3, channel_axis=-1)
+    photo = skimage.transform.rescale(left[208:432, 192:576], 2, order=3, channel_axis=-1)
     return [
         Picture("page", _rgb(data.page())),
         Picture("motorcycle", _rgb(np.round(photo.clip(0, 1) * 255).astype(np.uint8))),

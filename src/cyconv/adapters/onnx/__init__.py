@@ -9,6 +9,7 @@ the file::
     _operators      the table: operator and version -> function
     _math  _movement  _pooling  _resize     its functions, in NumPy
     _conv           its Conv and ConvTranspose, by cyconv
+    _attributes     what their attributes mean to cyconv
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import onnx
 
 Array = NDArray[Any]
-Trace = Callable[[Node, tuple[Array | None, ...], Array, float], None]
+Trace = Callable[[Node, tuple[Any, ...], Array, float], None]
 
 
 class Model:

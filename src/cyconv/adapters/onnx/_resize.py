@@ -34,8 +34,9 @@ def _asymmetric(i: Positions, scale: float, size: int, resized: float) -> Positi
     return i / scale
 
 
-# coordinate_transformation_mode -> the place in the input of output element i;
-# ``resized`` is scale·size, before it is rounded down to the output's size
+# coordinate_transformation_mode -> the place in the input of output element i. ``resized`` is
+# scale·size before it is rounded down to the output's size: ONNX's own cases want that in
+# align_corners, where ONNX Runtime takes the rounded size.
 COORDINATES: dict[str, Callable[[Positions, float, int, float], Positions]] = {
     "half_pixel": _half_pixel,
     "half_pixel_symmetric": _half_pixel_symmetric,

@@ -1,0 +1,56 @@
+"""``implicit_gemm``: a matrix product whose patches are read from the image as they lie.
+
+Source: the layout of the loops follows K. Goto, R. van de Geijn, "Anatomy of high-performance matrix
+multiplication", 2008; the indirect rows, M. Dukhan, "The indirect convolution algorithm", 2019.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ..kernels import _implicit_gemm
+from ..kernels._geometry import Geometry
+from ..operands import Array
+from ..problem import ConvProblem
+
+_MACS_PER_SECOND = 3.5e10
+# Each phase of a strided data gradient packs its own weights; this many is beyond any use of it.
+_MOST_PHASES = 64
+
+
+class ImplicitGemm:
+    """Own microkernels over packed weights, without a column buffer."""
+
+    name = "implicit_gemm"
+    reproducible = True
+    bound = "gamma_{K+1} sum |x||w|"
+
+    def supports(self, problem: ConvProblem) -> str | None:
+        """Serve all but data gradients of very large strides."""
+        phases = prod(problem.stride)
+        if problem.op == "dx" and phases > _MOST_PHASES:
+            return f"the stride {problem.stride} has {phases} phases, more than {_MOST_PHASES}"
+        return None
+
+    def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
+        """Packed weights, and for each thread a part of the image and of the result."""
+        return _implicit_gemm.workspace(geometry, problem.op, limit, threads)
+
+    def cost(self, problem: ConvProblem) -> float:
+        """Count the product alone."""
+        return problem.macs / _MACS_PER_SECOND
+
+    def run(
+        self,
+        problem: ConvProblem,
+        geometry: Geometry,
+        x: Array,
+        w: Array,
+        y: Array,
+        bias: Array | None,
+        scratch: Array,
+        limit: int,
+        threads: int,
+    ) -> bool:
+        """See `Algorithm.run`; hand data gradients of non-finite weights over."""
+        return _implicit_gemm.run(geometry, problem.op, x, w, y, bias, scratch, limit, threads)

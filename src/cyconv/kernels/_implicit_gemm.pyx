@@ -1,0 +1,861 @@
+"""Implicit GEMM: convolution as a matrix product whose patches are read from the image as they lie.
+
+One sum serves all three operators. With rows i, lanes j and depth k,
+
+    C[i, j] = sum_k  A[row(i) + offset(k)] * B[k, j]
+
+    forward          rows = pixels of y,    lanes = channels of y,  depth = (tap, channel of x)
+    data backward    rows = pixels of dx,   lanes = channels of dx, depth = (tap, channel of dy)
+    weight backward  rows = (tap, channel), lanes = channels of dy, depth = pixels
+
+A is a slab: the part of the image that a block of pixels sees, channels last, with its zeros around
+it. It is copied once a block (a stride, a layout or an odd stride of the array ends there) unless the
+array itself will do. B is packed: weights in panels of a few vectors of lanes, or dy.
+
+Data backward of a convolution with stride s is s (per axis) convolutions of stride 1, the phases:
+positions of dx that are s apart see the same taps, and no other tap is multiplied.
+
+Each element is summed over depth in one order, whatever the threads, tiles or batch are. Weight
+gradients are summed block by block of pixels, and folded into float64 every few blocks. Data backward
+multiplies the zeros of its slab with weights, which is wrong for weights that are not finite: `run`
+then returns False and the result is to be had elsewhere.
+"""
+
+from cython cimport floating
+from cython.parallel cimport prange, threadid
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+cimport numpy as cnp
+
+from ._geometry cimport Geometry, address, geometry_t
+from ._patches cimport valid_range
+from ._ukernels cimport CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, cyconv_ukernels
+
+cnp.import_array()
+
+cdef enum:
+    BLOCK_PIXELS = 448          # rows of C (forward), or depth (weight backward), of a block
+    BLOCK_DEPTH = 448           # of B at a time: 448 rows of two AVX2 vectors fill most of L1
+    SLAB_BYTES = 524288         # preferred most, so that a slab stays in the second cache level
+    FOLD_PIXELS = 4096
+    ROW_CHUNK = 96              # rows of a weight gradient that one task computes
+    LINE = 64
+
+OPERATORS = {"fwd": 0, "dx": 1, "dw": 2}
+
+
+cdef struct axis_t:
+    # Along one axis, output q sees the source at q*step + least + tap*between, tap < taps,
+    # through the kernel's element kernel_first + tap*kernel_every.
+    ptrdiff_t outputs, first, every     # the outputs' places in the result: first + q*every
+    ptrdiff_t step, taps, origin, between, least
+    ptrdiff_t kernel_first, kernel_every
+    ptrdiff_t size                      # of the source
+    ptrdiff_t source_stride, result_stride, weight_stride
+
+
+cdef struct pass_t:
+    axis_t axis[3]
+    ptrdiff_t batch, channels, lanes            # channels of the source; lanes in all
+    ptrdiff_t source_n, source_c, result_n, result_c
+    ptrdiff_t weight_lane, weight_c
+    ptrdiff_t taps, depth                       # depth = taps * channels
+    bint channels_inner                         # order of depth: (tap, channel) or (channel, tap)
+
+
+cdef struct blocks_t:
+    int mr, vl
+    ptrdiff_t nr                                # lanes of a full panel
+    ptrdiff_t images, rows, cols                # of a full block
+    ptrdiff_t n_images, n_rows, n_cols, count   # how many blocks
+    bint in_place                               # no slab: the source will do
+    ptrdiff_t slab[3]
+    ptrdiff_t slab_image, slab_elements
+    ptrdiff_t panels, packed                    # panels in all; packed at a time
+    ptrdiff_t splits                            # tasks that share a block's panels
+    ptrdiff_t private_at, private_nbytes        # scratch of each thread
+    ptrdiff_t offsets_at, weight_offsets_at, positions_at, pack_at, sum_at, fold_at, nbytes
+    bint fold
+
+
+cdef inline ptrdiff_t _aligned(ptrdiff_t nbytes) noexcept nogil:
+    return (nbytes + LINE - 1) // LINE * LINE
+
+
+cdef inline ptrdiff_t _ceil(ptrdiff_t a, ptrdiff_t b) noexcept nogil:
+    return (a + b - 1) // b
+
+
+cdef void _finish_pass(pass_t *p) noexcept nogil:
+    cdef int a
+    cdef axis_t *axis
+    p.taps = 1
+    for a in range(3):
+        axis = &p.axis[a]
+        p.taps *= axis.taps
+        axis.least = axis.origin
+        if axis.taps > 0 and axis.between < 0:
+            axis.least += (axis.taps - 1) * axis.between
+    p.depth = p.taps * p.channels
+    p.channels_inner = p.weight_c == 1
+
+
+cdef pass_t _forward_pass(const geometry_t *g) noexcept nogil:
+    cdef pass_t p
+    cdef axis_t *axis
+    cdef int a
+    for a in range(3):
+        axis = &p.axis[a]
+        axis.outputs = g.out[a]
+        axis.first, axis.every = 0, 1
+        axis.step = g.stride[a]
+        axis.taps = g.kernel[a]
+        axis.origin = -g.pad[a]
+        axis.between = g.dilation[a]
+        axis.kernel_first, axis.kernel_every = 0, 1
+        axis.size = g.size[a]
+        axis.source_stride = g.x_s[a]
+        axis.result_stride = g.y_s[a]
+        axis.weight_stride = g.w_s[a]
+    p.batch = g.batch
+    p.channels, p.lanes = g.ci, g.co
+    p.source_n, p.source_c = g.x_n, g.x_c
+    p.result_n, p.result_c = g.y_n, g.y_c
+    p.weight_lane, p.weight_c = g.w_o, g.w_c
+    _finish_pass(&p)
+    return p
+
+
+cdef inline ptrdiff_t _gcd(ptrdiff_t a, ptrdiff_t b) noexcept nogil:
+    while b:
+        a, b = b, a % b
+    return a
+
+
+cdef bint _data_axis(const geometry_t *g, int a, ptrdiff_t phase, axis_t *axis) noexcept nogil:
+    """Describe one phase along one axis; False if the axis has no such position."""
+    cdef ptrdiff_t s = g.stride[a], d = g.dilation[a], k = 0
+    cdef ptrdiff_t every = s // _gcd(s, d)
+    if phase >= g.size[a]:
+        return False
+    # The first tap k with (phase + pad - k*dilation) divisible by the stride, among `every`.
+    while k < every and (phase + g.pad[a] - k * d) % s != 0:
+        k += 1
+    axis.taps = 0 if k == every or k >= g.kernel[a] else (g.kernel[a] - 1 - k) // every + 1
+    axis.kernel_first, axis.kernel_every = k, every
+    axis.origin = (phase + g.pad[a] - k * d) // s if axis.taps > 0 else 0
+    if axis.taps > 0 and phase + g.pad[a] - k * d < 0:
+        axis.origin = -((k * d - phase - g.pad[a]) // s)
+    axis.between = -(d * every // s)
+    axis.outputs = (g.size[a] - 1 - phase) // s + 1
+    axis.first, axis.every = phase, s
+    axis.step = 1
+    axis.size = g.out[a]
+    axis.source_stride = g.y_s[a]
+    axis.result_stride = g.x_s[a]
+    axis.weight_stride = g.w_s[a]
+    return True
+
+
+cdef bint _data_pass(const geometry_t *g, ptrdiff_t phase, pass_t *p) noexcept nogil:
+    """Describe the phase of this number, out of prod(stride); False if it has no position."""
+    cdef ptrdiff_t at[3]
+    cdef int a
+    at[2] = phase % g.stride[2]
+    at[1] = phase // g.stride[2] % g.stride[1]
+    at[0] = phase // (g.stride[2] * g.stride[1])
+    for a in range(3):
+        if not _data_axis(g, a, at[a], &p.axis[a]):
+            return False
+    p.batch = g.batch
+    p.channels, p.lanes = g.co, g.ci
+    p.source_n, p.source_c = g.y_n, g.y_c
+    p.result_n, p.result_c = g.x_n, g.x_c
+    p.weight_lane, p.weight_c = g.w_c, g.w_o
+    _finish_pass(p)
+    return True
+
+
+cdef bint _inside(const pass_t *p) noexcept nogil:
+    """Whether every tap of every output is inside the source and channels are contiguous there."""
+    cdef int a
+    cdef const axis_t *axis
+    if p.source_c != 1 and p.channels > 1:
+        return False
+    for a in range(3):
+        axis = &p.axis[a]
+        if axis.taps == 0 or axis.least < 0:
+            return False
+        if (
+            (axis.outputs - 1) * axis.step + axis.least
+            + (axis.taps - 1) * (axis.between if axis.between > 0 else -axis.between) >= axis.size
+        ):
+            return False
+    return True
+
+
+cdef ptrdiff_t _slab_span(const axis_t *axis, ptrdiff_t outputs) noexcept nogil:
+    if axis.taps == 0:
+        return 1
+    return (
+        (outputs - 1) * axis.step + 1
+        + (axis.taps - 1) * (axis.between if axis.between > 0 else -axis.between))
+
+
+cdef void _size_slab(const pass_t *p, blocks_t *b) noexcept nogil:
+    b.slab[0] = _slab_span(&p.axis[0], 1)
+    b.slab[1] = _slab_span(&p.axis[1], b.rows)
+    b.slab[2] = _slab_span(&p.axis[2], b.cols)
+    b.slab_image = b.slab[0] * b.slab[1] * b.slab[2] * p.channels
+    b.slab_elements = 0 if b.in_place else b.images * b.slab_image
+
+
+cdef blocks_t _divide(
+    const pass_t *p, int op, const cyconv_ukernels *uk, ptrdiff_t itemsize, ptrdiff_t limit,
+    int threads
+) noexcept nogil:
+    """Choose blocks of pixels and the layout of the scratch; nbytes exceeds the limit if none
+    fits. Blocks of a weight gradient do not depend on the threads: they decide the sum's order."""
+    cdef blocks_t b
+    cdef ptrdiff_t plane = p.axis[1].outputs * p.axis[2].outputs
+    cdef ptrdiff_t slab_most = min(<ptrdiff_t> SLAB_BYTES, limit // (4 if op == 2 else 2 * threads))
+    cdef ptrdiff_t lanes, per_panel, used, full
+    b.mr = uk.mr
+    b.vl = uk.vl_f32 if itemsize == 4 else uk.vl_f64
+    b.nr = 2 * b.vl
+    b.in_place = _inside(p)
+    b.fold = op == 2 and itemsize == 4 and p.batch * p.axis[0].outputs * plane > FOLD_PIXELS
+
+    # Whole images if several fit a block, else whole rows, else a piece of a row.
+    b.images = 1
+    b.cols = p.axis[2].outputs
+    b.rows = p.axis[1].outputs
+    if p.axis[0].outputs == 1 and plane > 0:
+        b.images = max(min(p.batch, BLOCK_PIXELS // plane), <ptrdiff_t> 1)
+    if plane > BLOCK_PIXELS:
+        b.rows = max(BLOCK_PIXELS // b.cols, <ptrdiff_t> 1)
+    if b.cols > BLOCK_PIXELS:
+        b.cols = _ceil(b.cols, _ceil(b.cols, BLOCK_PIXELS))
+    _size_slab(p, &b)
+    while b.slab_elements * itemsize > slab_most and b.images * b.rows * b.cols > b.mr:
+        if b.images > 1:
+            b.images = _ceil(b.images, 2)
+        elif b.rows > 1:
+            b.rows = _ceil(b.rows, 2)
+        else:
+            b.cols = _ceil(b.cols, 2)
+        _size_slab(p, &b)
+    b.n_images = _ceil(p.batch, b.images)
+    b.n_rows = _ceil(p.axis[1].outputs, b.rows)
+    b.n_cols = _ceil(p.axis[2].outputs, b.cols)
+    b.rows = _ceil(p.axis[1].outputs, b.n_rows)
+    b.cols = _ceil(p.axis[2].outputs, b.n_cols)
+    _size_slab(p, &b)
+    b.count = b.n_images * p.axis[0].outputs * b.n_rows * b.n_cols
+
+    # Scratch: offsets, packed panels (and sums), then what each thread has for itself.
+    cdef ptrdiff_t pixels = b.images * b.rows * b.cols
+    b.panels = _ceil(p.lanes, b.nr)
+    b.offsets_at = 0
+    b.weight_offsets_at = _aligned(p.depth * <ptrdiff_t> sizeof(ptrdiff_t))
+    b.positions_at = 2 * b.weight_offsets_at
+    b.pack_at = b.positions_at
+    if op == 2:
+        b.pack_at += _aligned(pixels * <ptrdiff_t> sizeof(ptrdiff_t))
+        b.private_nbytes = _aligned(b.slab_elements * itemsize)
+        full = b.private_nbytes
+        per_panel = (pixels + p.depth) * b.nr * itemsize
+        if b.fold:
+            per_panel += p.depth * b.nr * <ptrdiff_t> sizeof(double)
+    else:
+        b.private_nbytes = (
+            _aligned(b.slab_elements * itemsize) + _aligned(pixels * b.nr * itemsize)
+            + _aligned(pixels * <ptrdiff_t> sizeof(ptrdiff_t)))
+        full = threads * b.private_nbytes
+        per_panel = p.depth * b.nr * itemsize
+    used = limit - b.pack_at - full - 4 * LINE
+    b.packed = max(min(b.panels, used // max(per_panel, 1)), <ptrdiff_t> 1)
+    lanes = b.packed * b.nr
+    if op == 2:
+        b.sum_at = b.pack_at + _aligned(pixels * lanes * itemsize)
+        b.fold_at = b.sum_at + _aligned(p.depth * lanes * itemsize)
+        b.private_at = b.fold_at
+        if b.fold:
+            b.private_at += _aligned(p.depth * lanes * <ptrdiff_t> sizeof(double))
+    else:
+        b.sum_at = b.fold_at = 0
+        b.private_at = b.pack_at + _aligned(p.depth * lanes * itemsize)
+    b.nbytes = b.private_at + full
+    b.splits = 1
+    if threads > 1 and b.count < 4 * threads:
+        b.splits = min(b.packed, _ceil(4 * threads, max(b.count, 1)))
+    return b
+
+
+cdef inline void _transpose(
+    const cyconv_ukernels *uk, ptrdiff_t rows, ptrdiff_t cols, const floating *src,
+    ptrdiff_t src_row, floating *dst, ptrdiff_t dst_row
+) noexcept nogil:
+    if floating is float:
+        uk.transpose_f32(rows, cols, src, src_row, dst, dst_row)
+    else:
+        uk.transpose_f64(rows, cols, src, src_row, dst, dst_row)
+
+
+cdef inline void _outer(
+    const cyconv_ukernels *uk, int m, int nv, ptrdiff_t depth, const floating **rows,
+    const ptrdiff_t *offset, const floating *b, const floating *start, floating *c, ptrdiff_t c_row
+) noexcept nogil:
+    if floating is float:
+        uk.outer_f32(m, nv, depth, rows, offset, b, start, c, c_row)
+    else:
+        uk.outer_f64(m, nv, depth, rows, offset, b, start, c, c_row)
+
+
+cdef void _list_depth(
+    const pass_t *p, const blocks_t *b, ptrdiff_t *offset, ptrdiff_t *weight_offset
+) noexcept nogil:
+    """Offsets of each k in the slab (or the source) and in the weights."""
+    cdef ptrdiff_t strides[3]
+    cdef ptrdiff_t i0, i1, i2, c, tap, k, at, weight_at
+    cdef ptrdiff_t place[3]
+    cdef const axis_t *a0 = &p.axis[0]
+    cdef const axis_t *a1 = &p.axis[1]
+    cdef const axis_t *a2 = &p.axis[2]
+    if b.in_place:
+        strides[0], strides[1] = a0.source_stride, a1.source_stride
+        strides[2] = a2.source_stride
+    else:
+        strides[2] = p.channels
+        strides[1] = b.slab[2] * strides[2]
+        strides[0] = b.slab[1] * strides[1]
+    tap = 0
+    for i0 in range(a0.taps):
+        for i1 in range(a1.taps):
+            for i2 in range(a2.taps):
+                place[0] = a0.origin + i0 * a0.between - (0 if b.in_place else a0.least)
+                place[1] = a1.origin + i1 * a1.between - (0 if b.in_place else a1.least)
+                place[2] = a2.origin + i2 * a2.between - (0 if b.in_place else a2.least)
+                at = place[0] * strides[0] + place[1] * strides[1] + place[2] * strides[2]
+                weight_at = (
+                    (a0.kernel_first + i0 * a0.kernel_every) * a0.weight_stride
+                    + (a1.kernel_first + i1 * a1.kernel_every) * a1.weight_stride
+                    + (a2.kernel_first + i2 * a2.kernel_every) * a2.weight_stride)
+                for c in range(p.channels):
+                    k = tap * p.channels + c if p.channels_inner else c * p.taps + tap
+                    offset[k] = at + c
+                    weight_offset[k] = weight_at + c * p.weight_c
+                tap = tap + 1
+
+
+cdef inline int _vectors(const blocks_t *b, ptrdiff_t lanes) noexcept nogil:
+    return 2 if lanes > b.vl else 1
+
+
+cdef void _pack_panel(
+    const cyconv_ukernels *uk, const floating *w, ptrdiff_t lane_stride, ptrdiff_t lanes,
+    const ptrdiff_t *offset, ptrdiff_t depth, ptrdiff_t run, ptrdiff_t nr, floating *panel
+) noexcept nogil:
+    """panel[k*nr + j] = w[j*lane_stride + offset[k]], zero for j >= lanes. Offsets follow each
+    other by 1 in runs of `run`."""
+    cdef ptrdiff_t k, j
+    cdef const floating *source
+    if lanes < nr:
+        memset(panel, 0, depth * nr * sizeof(floating))
+    if lane_stride == 1:
+        for k in range(depth):
+            source = w + offset[k]
+            for j in range(lanes):
+                panel[k * nr + j] = source[j]
+    elif run > 1:
+        k = 0
+        while k < depth:
+            _transpose(uk, lanes, run, w + offset[k], lane_stride, panel + k * nr, nr)
+            k += run
+    else:
+        for k in range(depth):
+            source = w + offset[k]
+            for j in range(lanes):
+                panel[k * nr + j] = source[j * lane_stride]
+
+
+cdef ptrdiff_t _run_length(const ptrdiff_t *offset, ptrdiff_t depth) noexcept nogil:
+    """Greatest length of runs of consecutive offsets, all alike, that make up the list."""
+    cdef ptrdiff_t run = 1, k
+    while run < depth and offset[run] == offset[run - 1] + 1:
+        run += 1
+    if depth % run:
+        return 1
+    for k in range(depth):
+        if k % run and offset[k] != offset[k - 1] + 1:
+            return 1
+    return run
+
+
+cdef bint _finite(const floating *values, ptrdiff_t count) noexcept nogil:
+    """Whether no value is infinite or NaN: such have all exponent bits set."""
+    cdef ptrdiff_t i
+    cdef uint32_t found32 = 0
+    cdef uint64_t found64 = 0
+    cdef const uint32_t *bits32 = <const uint32_t *> values
+    cdef const uint64_t *bits64 = <const uint64_t *> values
+    if floating is float:
+        for i in range(count):
+            found32 |= (bits32[i] >> 23 & 0xff) == 0xff
+        return found32 == 0
+    else:
+        for i in range(count):
+            found64 |= (bits64[i] >> 52 & 0x7ff) == 0x7ff
+        return found64 == 0
+
+
+cdef void _slab_row(
+    const pass_t *p, const cyconv_ukernels *uk, const floating *row, ptrdiff_t first,
+    ptrdiff_t cols, floating *target
+) noexcept nogil:
+    """One row of a slab: `cols` pixels, channels last, from column `first` of a source row."""
+    cdef ptrdiff_t lo, hi, x, c, stride = p.axis[2].source_stride
+    cdef const floating *source
+    valid_range(first, 1, p.axis[2].size, cols, &lo, &hi)
+    memset(target, 0, lo * p.channels * sizeof(floating))
+    memset(target + hi * p.channels, 0, (cols - hi) * p.channels * sizeof(floating))
+    source = row + (first + lo) * stride
+    target += lo * p.channels
+    cols = hi - lo
+    if p.source_c == 1 and stride == p.channels:
+        memcpy(target, source, cols * p.channels * sizeof(floating))
+    elif stride == 1:
+        _transpose(uk, p.channels, cols, source, p.source_c, target, p.channels)
+    else:
+        for x in range(cols):
+            for c in range(p.channels):
+                target[x * p.channels + c] = source[x * stride + c * p.source_c]
+
+
+cdef struct place_t:
+    ptrdiff_t n, images, z, y, rows, x, cols
+
+
+cdef place_t _place(const pass_t *p, const blocks_t *b, ptrdiff_t index) noexcept nogil:
+    """The images, depth, rows and columns of outputs that a block covers."""
+    cdef place_t at
+    at.x = index % b.n_cols * b.cols
+    index = index // b.n_cols
+    at.y = index % b.n_rows * b.rows
+    index = index // b.n_rows
+    at.z = index % p.axis[0].outputs
+    at.n = index // p.axis[0].outputs * b.images
+    at.images = min(b.images, p.batch - at.n)
+    at.rows = min(b.rows, p.axis[1].outputs - at.y)
+    at.cols = min(b.cols, p.axis[2].outputs - at.x)
+    return at
+
+
+cdef void _fill_slab_line(
+    const pass_t *p, const blocks_t *b, const place_t *at, const cyconv_ukernels *uk,
+    const floating *source, ptrdiff_t line, floating *slab
+) noexcept nogil:
+    """Line `line` of a block's slab, counted over images, depth and rows."""
+    cdef ptrdiff_t y = line % b.slab[1]
+    cdef ptrdiff_t z = line // b.slab[1] % b.slab[0]
+    cdef ptrdiff_t n = line // (b.slab[1] * b.slab[0])
+    cdef ptrdiff_t source_z = at.z * p.axis[0].step + p.axis[0].least + z
+    cdef ptrdiff_t source_y = at.y * p.axis[1].step + p.axis[1].least + y
+    cdef floating *target = slab + line * b.slab[2] * p.channels
+    if 0 <= source_z < p.axis[0].size and 0 <= source_y < p.axis[1].size:
+        _slab_row(
+            p, uk,
+            source + (at.n + n) * p.source_n + source_z * p.axis[0].source_stride
+            + source_y * p.axis[1].source_stride,
+            at.x * p.axis[2].step + p.axis[2].least, b.slab[2], target)
+    else:
+        memset(target, 0, b.slab[2] * p.channels * sizeof(floating))
+
+
+cdef void _list_pixels(
+    const pass_t *p, const blocks_t *b, const place_t *at, ptrdiff_t *position
+) noexcept nogil:
+    """Offset of each output pixel of a block in its slab, or in the source."""
+    cdef ptrdiff_t n, y, x, i = 0
+    cdef ptrdiff_t image = b.slab_image, row = b.slab[2] * p.channels, pixel = p.channels, base = 0
+    if b.in_place:
+        image = p.source_n
+        row, pixel = p.axis[1].source_stride, p.axis[2].source_stride
+        base = (
+            at.n * image + at.z * p.axis[0].step * p.axis[0].source_stride
+            + at.y * p.axis[1].step * row + at.x * p.axis[2].step * pixel)
+    for n in range(at.images):
+        for y in range(at.rows):
+            for x in range(at.cols):
+                position[i] = (
+                    base + n * image + y * p.axis[1].step * row + x * p.axis[2].step * pixel)
+                i = i + 1
+
+
+cdef void _store(
+    const pass_t *p, const place_t *at, const cyconv_ukernels *uk, const floating *c,
+    ptrdiff_t c_row, ptrdiff_t lanes, floating *result
+) noexcept nogil:
+    """Write a block's pixels of one panel to the result, which points at the panel's channel."""
+    cdef const axis_t *a1 = &p.axis[1]
+    cdef const axis_t *a2 = &p.axis[2]
+    cdef ptrdiff_t pixel = a2.every * a2.result_stride, row = a1.every * a1.result_stride
+    cdef ptrdiff_t n, y, x, j, rows = at.rows, cols = at.cols
+    cdef floating *target
+    if row == cols * pixel:         # rows follow each other: one long one
+        cols *= rows
+        rows = 1
+    for n in range(at.images):
+        for y in range(rows):
+            target = (
+                result + (at.n + n) * p.result_n
+                + (p.axis[0].first + at.z * p.axis[0].every) * p.axis[0].result_stride
+                + (a1.first + (at.y + y) * a1.every) * a1.result_stride
+                + (a2.first + at.x * a2.every) * a2.result_stride)
+            if p.result_c == 1:
+                for x in range(cols):
+                    for j in range(lanes):
+                        target[x * pixel + j] = c[x * c_row + j]
+            elif pixel == 1:
+                _transpose(uk, cols, lanes, c, c_row, target, p.result_c)
+            else:
+                for j in range(lanes):
+                    for x in range(cols):
+                        target[j * p.result_c + x * pixel] = c[x * c_row + j]
+            c += cols * c_row
+
+
+cdef void _panel_product(
+    const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const floating *source,
+    const ptrdiff_t *position, ptrdiff_t pixels, const ptrdiff_t *offset, const floating *panel,
+    ptrdiff_t lanes, const floating *bias, floating *c
+) noexcept nogil:
+    """C of all pixels of a block for one panel."""
+    cdef const floating *rows[CYCONV_MOST_ROWS]
+    cdef floating start[CYCONV_MOST_LANES]
+    cdef int nv = _vectors(b, lanes)
+    cdef ptrdiff_t nr = nv * b.vl, tiles = _ceil(pixels, b.mr)
+    cdef ptrdiff_t tile, k, depth, i, m, first
+    for i in range(nr):
+        start[i] = bias[i] if bias != NULL and i < lanes else 0
+    k = 0
+    while True:
+        depth = min(<ptrdiff_t> BLOCK_DEPTH, p.depth - k)
+        first = 0
+        for tile in range(tiles):
+            m = pixels // tiles + (1 if tile < pixels % tiles else 0)
+            for i in range(m):
+                rows[i] = source + position[first + i]
+            _outer(
+                uk, <int> m, nv, depth, rows, offset + k, panel + k * nr,
+                start if k == 0 else NULL, c + first * nr, nr)
+            first += m
+        k += depth
+        if k >= p.depth:
+            return
+
+
+cdef void _block_task(
+    const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const floating *source,
+    const floating *bias, floating *result, char *scratch, int thread, ptrdiff_t index,
+    ptrdiff_t chunk, ptrdiff_t begin, ptrdiff_t end
+) noexcept nogil:
+    """One block of pixels for the packed panels begin .. end-1; the first packed is `chunk`."""
+    cdef char *private_ = scratch + b.private_at + thread * b.private_nbytes
+    cdef floating *slab = <floating *> private_
+    cdef floating *c = <floating *> (private_ + _aligned(b.slab_elements * sizeof(floating)))
+    cdef ptrdiff_t most = b.images * b.rows * b.cols
+    cdef ptrdiff_t *position = <ptrdiff_t *> (
+        <char *> c + _aligned(most * b.nr * <ptrdiff_t> sizeof(floating)))
+    cdef const ptrdiff_t *offset = <const ptrdiff_t *> (scratch + b.offsets_at)
+    cdef const floating *packed = <const floating *> (scratch + b.pack_at)
+    cdef place_t at = _place(p, b, index)
+    cdef ptrdiff_t pixels = at.images * at.rows * at.cols
+    cdef ptrdiff_t line, panel, lane, lanes
+    _list_pixels(p, b, &at, position)
+    if not b.in_place and p.depth > 0:
+        for line in range(at.images * b.slab[0] * b.slab[1]):
+            _fill_slab_line(p, b, &at, uk, source, line, slab)
+        source = slab
+    for panel in range(begin, end):
+        lane = (chunk + panel) * b.nr
+        lanes = min(b.nr, p.lanes - lane)
+        _panel_product(
+            p, b, uk, source, position, pixels, offset,
+            packed + panel * b.nr * p.depth, lanes, bias + lane if bias != NULL else NULL, c)
+        _store(p, &at, uk, c, _vectors(b, lanes) * b.vl, lanes, result + lane * p.result_c)
+
+
+cdef bint _run_pass(
+    const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const floating *source,
+    const floating *w, const floating *bias, floating *result, bint only_finite, char *scratch,
+    int threads
+) noexcept nogil:
+    """One pass of one group, panels packed as many at a time as the scratch holds."""
+    cdef ptrdiff_t *offset = <ptrdiff_t *> (scratch + b.offsets_at)
+    cdef ptrdiff_t *weight_offset = <ptrdiff_t *> (scratch + b.weight_offsets_at)
+    cdef floating *packed = <floating *> (scratch + b.pack_at)
+    cdef ptrdiff_t chunk, panels, panel, lane, task, run, bad = 0
+    _list_depth(p, b, offset, weight_offset)
+    run = _run_length(weight_offset, p.depth)
+    chunk = 0
+    while chunk < b.panels:
+        panels = min(b.packed, b.panels - chunk)
+        for panel in prange(panels, num_threads=threads, schedule='static'):
+            lane = (chunk + panel) * b.nr
+            _pack_panel(
+                uk, w + lane * p.weight_lane, p.weight_lane, min(b.nr, p.lanes - lane),
+                weight_offset, p.depth, run, _vectors(b, p.lanes - lane) * b.vl,
+                packed + panel * b.nr * p.depth)
+            if only_finite and not _finite(
+                packed + panel * b.nr * p.depth, _vectors(b, p.lanes - lane) * b.vl * p.depth
+            ):
+                bad += 1
+        if bad > 0:
+            return False
+        for task in prange(
+            b.count * b.splits, num_threads=threads, schedule='dynamic', chunksize=1
+        ):
+            _block_task(
+                p, b, uk, source, bias, result, scratch, threadid(), task // b.splits, chunk,
+                task % b.splits * panels // b.splits,
+                (task % b.splits + 1) * panels // b.splits)
+        chunk = chunk + panels
+    return True
+
+
+cdef void _pack_gradient(
+    const pass_t *p, const geometry_t *g, const place_t *at, const cyconv_ukernels *uk,
+    const floating *dy, ptrdiff_t lanes, ptrdiff_t nr, floating *panel
+) noexcept nogil:
+    """A block of dy as a panel: pixels by lanes, zero beyond the last lane."""
+    cdef ptrdiff_t n, y, x, j
+    cdef const floating *row
+    if lanes < nr:
+        memset(panel, 0, at.images * at.rows * at.cols * nr * sizeof(floating))
+    for n in range(at.images):
+        for y in range(at.rows):
+            row = (
+                dy + (at.n + n) * g.y_n + at.z * g.y_s[0] + (at.y + y) * g.y_s[1]
+                + at.x * g.y_s[2])
+            if g.y_c == 1:
+                for x in range(at.cols):
+                    for j in range(lanes):
+                        panel[x * nr + j] = row[x * g.y_s[2] + j]
+            elif g.y_s[2] == 1:
+                _transpose(uk, lanes, at.cols, row, g.y_c, panel, nr)
+            else:
+                for x in range(at.cols):
+                    for j in range(lanes):
+                        panel[x * nr + j] = row[x * g.y_s[2] + j * g.y_c]
+            panel += at.cols * nr
+
+
+cdef void _gradient_rows(
+    const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const floating *source,
+    const ptrdiff_t *offset, const ptrdiff_t *position, ptrdiff_t pixels, const floating *panel,
+    ptrdiff_t lanes, bint first_block, ptrdiff_t begin, ptrdiff_t end, floating *total
+) noexcept nogil:
+    """Add a block's pixels to rows begin .. end-1 of one panel's sum."""
+    cdef const floating *rows[CYCONV_MOST_ROWS]
+    cdef floating start[CYCONV_MOST_LANES]
+    cdef int nv = _vectors(b, lanes)
+    cdef ptrdiff_t nr = nv * b.vl, tiles = _ceil(end - begin, b.mr)
+    cdef ptrdiff_t tile, m, i, k = begin
+    memset(start, 0, sizeof(start))
+    for tile in range(tiles):
+        m = (end - begin) // tiles + (1 if tile < (end - begin) % tiles else 0)
+        for i in range(m):
+            rows[i] = source + offset[k + i]
+        _outer(
+            uk, <int> m, nv, pixels, rows, position, panel, start if first_block else NULL,
+            total + k * nr, nr)
+        k += m
+
+
+cdef void _store_gradient(
+    const pass_t *p, const cyconv_ukernels *uk, const floating *total, const double *folded,
+    ptrdiff_t nr, ptrdiff_t lanes, const ptrdiff_t *weight_offset, ptrdiff_t run, floating *dw
+) noexcept nogil:
+    """Write one panel's sums to dw, which points at the panel's first filter."""
+    cdef ptrdiff_t k, j
+    if folded != NULL:
+        for k in range(p.depth):
+            for j in range(lanes):
+                dw[j * p.weight_lane + weight_offset[k]] = <floating> folded[k * nr + j]
+    elif run == p.depth:
+        _transpose(uk, p.depth, lanes, total, nr, dw, p.weight_lane)
+    else:
+        for k in range(p.depth):
+            for j in range(lanes):
+                dw[j * p.weight_lane + weight_offset[k]] = total[k * nr + j]
+
+
+cdef void _fold(floating *total, double *folded, ptrdiff_t count, bint first) noexcept nogil:
+    cdef ptrdiff_t i
+    if first:
+        for i in range(count):
+            folded[i] = total[i]
+    else:
+        for i in range(count):
+            folded[i] += total[i]
+
+
+cdef void _gradient_blocks(
+    const pass_t *p, const geometry_t *g, const blocks_t *b, const cyconv_ukernels *uk,
+    const floating *x, const floating *dy, char *scratch, ptrdiff_t chunk, ptrdiff_t panels,
+    int threads
+) noexcept nogil:
+    """The sums of some panels over all blocks of pixels, left in the scratch."""
+    cdef ptrdiff_t *position = <ptrdiff_t *> (scratch + b.positions_at)
+    cdef floating *packed = <floating *> (scratch + b.pack_at)
+    cdef floating *total = <floating *> (scratch + b.sum_at)
+    cdef double *folded = <double *> (scratch + b.fold_at)
+    cdef floating *slab = <floating *> (scratch + b.private_at)
+    cdef const floating *source = x if b.in_place else slab
+    cdef const ptrdiff_t *offset = <const ptrdiff_t *> (scratch + b.offsets_at)
+    cdef ptrdiff_t most = b.images * b.rows * b.cols
+    cdef ptrdiff_t chunks = _ceil(p.depth, ROW_CHUNK)
+    cdef ptrdiff_t index, pixels, line, panel, task, pending = 0, folds = 0, lane, begin
+    cdef place_t at
+    for index in range(b.count):
+        at = _place(p, b, index)
+        pixels = at.images * at.rows * at.cols
+        _list_pixels(p, b, &at, position)
+        if not b.in_place:
+            for line in prange(
+                at.images * b.slab[0] * b.slab[1], num_threads=threads, schedule='static'
+            ):
+                _fill_slab_line(p, b, &at, uk, x, line, slab)
+        for panel in prange(panels, num_threads=threads, schedule='static'):
+            lane = (chunk + panel) * b.nr
+            _pack_gradient(
+                p, g, &at, uk, dy + lane * g.y_c, min(b.nr, p.lanes - lane),
+                _vectors(b, p.lanes - lane) * b.vl, packed + panel * most * b.nr)
+        for task in prange(
+            panels * chunks, num_threads=threads, schedule='dynamic', chunksize=1
+        ):
+            panel = task // chunks
+            begin = task % chunks * ROW_CHUNK
+            _gradient_rows(
+                p, b, uk, source, offset, position, pixels, packed + panel * most * b.nr,
+                p.lanes - (chunk + panel) * b.nr, pending == 0, begin,
+                min(begin + ROW_CHUNK, p.depth), total + panel * p.depth * b.nr)
+        pending += pixels
+        if b.fold and (pending >= FOLD_PIXELS or index == b.count - 1):
+            for panel in prange(panels, num_threads=threads, schedule='static'):
+                _fold(
+                    total + panel * p.depth * b.nr, folded + panel * p.depth * b.nr,
+                    p.depth * b.vl * _vectors(b, p.lanes - (chunk + panel) * b.nr), folds == 0)
+            pending = 0
+            folds += 1
+
+
+cdef void _run_gradient(
+    const pass_t *p, const geometry_t *g, const blocks_t *b, const cyconv_ukernels *uk,
+    const floating *x, const floating *dy, floating *dw, char *scratch, int threads
+) noexcept nogil:
+    """The weight gradient of one group, as many panels at a time as the scratch holds."""
+    cdef ptrdiff_t chunk = 0, panels, panel, lane, run
+    cdef floating *total = <floating *> (scratch + b.sum_at)
+    cdef double *folded = <double *> (scratch + b.fold_at)
+    cdef ptrdiff_t *weight_offset = <ptrdiff_t *> (scratch + b.weight_offsets_at)
+    _list_depth(p, b, <ptrdiff_t *> (scratch + b.offsets_at), weight_offset)
+    run = _run_length(weight_offset, p.depth)
+    while chunk < b.panels:
+        panels = min(b.packed, b.panels - chunk)
+        _gradient_blocks(p, g, b, uk, x, dy, scratch, chunk, panels, threads)
+        for panel in prange(panels, num_threads=threads, schedule='static'):
+            lane = (chunk + panel) * b.nr
+            _store_gradient(
+                p, uk, total + panel * p.depth * b.nr,
+                folded + panel * p.depth * b.nr if b.fold else NULL,
+                _vectors(b, p.lanes - lane) * b.vl, min(b.nr, p.lanes - lane), weight_offset,
+                run, dw + lane * p.weight_lane)
+        chunk = chunk + panels
+
+
+cdef bint _run(
+    const geometry_t *g, int op, const cyconv_ukernels *uk, floating *x, floating *w, floating *y,
+    const floating *bias, char *scratch, ptrdiff_t limit, int threads
+) noexcept nogil:
+    cdef pass_t p
+    cdef blocks_t b
+    cdef ptrdiff_t group, phase, phases = g.stride[0] * g.stride[1] * g.stride[2]
+    cdef floating *filters
+    cdef floating *inputs
+    cdef floating *outputs
+    cdef bint done = True
+    for group in range(g.groups):
+        inputs = x + group * g.ci * g.x_c
+        outputs = y + group * g.co * g.y_c
+        filters = w + group * g.co * g.w_o
+        if op != 1:
+            p = _forward_pass(g)
+            b = _divide(&p, op, uk, sizeof(floating), limit, threads)
+            if op == 2:
+                _run_gradient(&p, g, &b, uk, inputs, outputs, filters, scratch, threads)
+            else:
+                _run_pass(
+                    &p, &b, uk, inputs, filters, bias + group * g.co if bias != NULL else NULL,
+                    outputs, False, scratch, threads)
+            continue
+        for phase in range(phases):
+            if not _data_pass(g, phase, &p):
+                continue
+            b = _divide(&p, op, uk, sizeof(floating), limit, threads)
+            done = _run_pass(
+                &p, &b, uk, outputs, filters, bias + group * g.ci if bias != NULL else NULL,
+                inputs, True, scratch, threads)
+            if not done:
+                return False
+    return True
+
+
+def workspace(Geometry geometry not None, str op, ptrdiff_t limit, int threads):
+    """Return the scratch bytes that `run` needs; more than `limit` if it cannot keep to that."""
+    cdef const geometry_t *g = &geometry.c
+    cdef ptrdiff_t itemsize = 8 if geometry.double_precision else 4, most = 0, phase
+    cdef int code = OPERATORS[op]
+    cdef pass_t p
+    if code != 1:
+        p = _forward_pass(g)
+        return _divide(&p, code, active(), itemsize, limit, threads).nbytes
+    for phase in range(g.stride[0] * g.stride[1] * g.stride[2]):
+        if _data_pass(g, phase, &p):
+            most = max(most, _divide(&p, code, active(), itemsize, limit, threads).nbytes)
+    return most
+
+
+def run(
+    Geometry geometry not None, str op, cnp.ndarray x not None, cnp.ndarray w not None,
+    cnp.ndarray y not None, cnp.ndarray bias, cnp.ndarray scratch not None, ptrdiff_t limit,
+    int threads
+):
+    """Compute one operator; the result is whichever of x, w and y the operator gives.
+
+    `scratch` holds at least the bytes that `workspace` names for the same arguments. Returns False,
+    with the result undefined, for a data gradient whose weights are not all finite.
+    """
+    cdef int code = OPERATORS[op]
+    cdef const cyconv_ukernels *uk = active()
+    cdef void *px = address(x)
+    cdef void *pw = address(w)
+    cdef void *py = address(y)
+    cdef void *pb = address(bias) if bias is not None else NULL
+    cdef char *ps = <char *> address(scratch)
+    cdef bint done
+    cdef ptrdiff_t needed = workspace(geometry, op, limit, threads)
+    if scratch.nbytes < needed:
+        raise ValueError(f"scratch has {scratch.nbytes} bytes, {needed} are needed")
+    with nogil:
+        if geometry.double_precision:
+            done = _run[double](
+                &geometry.c, code, uk, <double *> px, <double *> pw, <double *> py,
+                <const double *> pb, ps, limit, threads)
+        else:
+            done = _run[float](
+                &geometry.c, code, uk, <float *> px, <float *> pw, <float *> py,
+                <const float *> pb, ps, limit, threads)
+    return done

@@ -1,0 +1,89 @@
+"""Which microkernels run: one table per instruction set, the best that the processor has unless
+another is selected. The contract is in ukernel/ukernel.h.
+"""
+
+from cython cimport floating
+
+import numpy as np
+
+
+cdef extern from "ukernel/ukernel.h" nogil:
+    const cyconv_ukernels *cyconv_ukernels_named(const char *name)
+    const cyconv_ukernels *cyconv_ukernels_at(int i)
+
+
+cdef const cyconv_ukernels *_active = cyconv_ukernels_at(0)
+
+
+cdef const cyconv_ukernels *active() noexcept:
+    return _active
+
+
+def names():
+    """Return the instruction sets that this processor can run, best first."""
+    cdef int i = 0
+    found = []
+    while cyconv_ukernels_at(i) != NULL:
+        found.append(cyconv_ukernels_at(i).isa.decode())
+        i += 1
+    return tuple(found)
+
+
+def active_name():
+    """Return the instruction set in use."""
+    return _active.isa.decode()
+
+
+def select(str name not None):
+    """Use the microkernels of an instruction set from `names` from now on."""
+    global _active
+    cdef bytes encoded = name.encode()
+    cdef const cyconv_ukernels *table = cyconv_ukernels_named(encoded)
+    if table == NULL:
+        raise ValueError(f"instruction set {name!r} is not one of {', '.join(names())}")
+    _active = table
+
+
+def tile(str dtype not None):
+    """Return (rows, lanes of a vector) of the microkernels in use, for "f32" or "f64"."""
+    return _active.mr, _active.vl_f32 if dtype == "f32" else _active.vl_f64
+
+
+def outer(
+    const floating[:, ::1] a not None, const ptrdiff_t[::1] offset not None,
+    const floating[:, ::1] b not None, const floating[::1] start, floating[:, ::1] c not None,
+):
+    """Run one `outer`: c = start + a[:, offset] b, or c += it where start is None."""
+    cdef const floating *rows[CYCONV_MOST_ROWS]
+    cdef int i, m = <int> a.shape[0]
+    cdef int lanes = _active.vl_f32 if floating is float else _active.vl_f64
+    cdef int vectors = <int> (b.shape[1] // lanes)
+    if not 1 <= m <= _active.mr or b.shape[1] not in (lanes, 2 * lanes):
+        raise ValueError(f"a has {m} rows, b {b.shape[1]} columns")
+    if b.shape[0] != offset.shape[0] or c.shape[0] != m or c.shape[1] < b.shape[1]:
+        raise ValueError("shapes of offset, b and c do not fit")
+    if offset.shape[0] and not 0 <= np.min(offset) <= np.max(offset) < a.shape[1]:
+        raise ValueError("an offset lies outside a")
+    for i in range(m):
+        rows[i] = &a[i, 0]
+    cdef const floating *first = NULL if start is None else &start[0]
+    if floating is float:
+        _active.outer_f32(
+            m, vectors, offset.shape[0], rows, &offset[0], &b[0, 0], first, &c[0, 0], c.shape[1])
+    else:
+        _active.outer_f64(
+            m, vectors, offset.shape[0], rows, &offset[0], &b[0, 0], first, &c[0, 0], c.shape[1])
+
+
+def transpose(const floating[:, ::1] source not None, floating[:, ::1] target not None):
+    """Run one `transpose`: target[j, i] = source[i, j]."""
+    if target.shape[0] != source.shape[1] or target.shape[1] != source.shape[0]:
+        raise ValueError("target must have the transposed shape of source")
+    if floating is float:
+        _active.transpose_f32(
+            source.shape[0], source.shape[1], &source[0, 0], source.shape[1], &target[0, 0],
+            target.shape[1])
+    else:
+        _active.transpose_f64(
+            source.shape[0], source.shape[1], &source[0, 0], source.shape[1], &target[0, 0],
+            target.shape[1])

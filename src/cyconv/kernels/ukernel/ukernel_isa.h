@@ -1,0 +1,39 @@
+/* All microkernels for one instruction set, and their table. Needs ISA, VBYTES and MR: the name, the
+ * bytes of a vector, the rows of a full tile (MR*2 accumulators, 2 vectors of b and one broadcast
+ * must fit the register file).
+ */
+#include <stdint.h>
+
+#include "ukernel.h"
+
+#define REAL float
+#define INTEGER int32_t
+#define SUFFIX f32
+#include "ukernel_body.h"
+#undef REAL
+#undef INTEGER
+#undef SUFFIX
+
+#define REAL double
+#define INTEGER int64_t
+#define SUFFIX f64
+#include "ukernel_body.h"
+#undef REAL
+#undef INTEGER
+#undef SUFFIX
+
+#define TABLE_NAME2(isa) cyconv_ukernels_##isa
+#define TABLE_NAME(isa) TABLE_NAME2(isa)
+#define TEXT2(isa) #isa
+#define TEXT(isa) TEXT2(isa)
+
+const cyconv_ukernels TABLE_NAME(ISA) = {
+    .isa = TEXT(ISA),
+    .mr = MR,
+    .vl_f32 = VBYTES / 4,
+    .vl_f64 = VBYTES / 8,
+    .outer_f32 = outer_f32,
+    .outer_f64 = outer_f64,
+    .transpose_f32 = transpose_f32,
+    .transpose_f64 = transpose_f64,
+};

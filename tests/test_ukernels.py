@@ -1,0 +1,130 @@
+"""The microkernels of every instruction set that this processor can run, one by one."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import cyconv
+from cyconv.kernels import _ukernels
+
+DTYPES = {"f32": np.float32, "f64": np.float64}
+
+
+@pytest.fixture(params=cyconv.isas())
+def isa(request):
+    before = cyconv.active_isa()
+    _ukernels.select(request.param)
+    yield request.param
+    _ukernels.select(before)
+
+
+def _tiles(dtype):
+    rows, lanes = _ukernels.tile(dtype)
+    return [(m, nv * lanes) for m in range(1, rows + 1) for nv in (1, 2)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_identity_on_either_side_gives_the_other_factor(isa, dtype):
+    rng = np.random.default_rng(0)
+    for m, lanes in _tiles(dtype):
+        start = np.zeros(lanes, DTYPES[dtype])
+        offset = np.arange(m)
+        b = rng.standard_normal((m, lanes)).astype(DTYPES[dtype])
+        c = np.full((m, lanes), np.nan, DTYPES[dtype])
+        _ukernels.outer(np.eye(m, dtype=DTYPES[dtype]), offset, b, start, c)
+        np.testing.assert_array_equal(c, b)
+
+        offset = np.arange(lanes)
+        a = rng.standard_normal((m, lanes)).astype(DTYPES[dtype])
+        c = np.full((m, lanes), np.nan, DTYPES[dtype])
+        _ukernels.outer(a, offset, np.eye(lanes, dtype=DTYPES[dtype]), start, c)
+        np.testing.assert_array_equal(c, a)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("depth", [1, 2, 7, 64, 449])
+def test_outer_gathers_starts_and_accumulates(isa, dtype, depth):
+    rng = np.random.default_rng(depth)
+    for m, lanes in _tiles(dtype):
+        a = rng.standard_normal((m, 3 * depth)).astype(DTYPES[dtype])
+        b = rng.standard_normal((depth, lanes)).astype(DTYPES[dtype])
+        start = rng.standard_normal(lanes).astype(DTYPES[dtype])
+        offset = rng.integers(0, 3 * depth, depth)
+        product = a[:, offset].astype(np.float64) @ b.astype(np.float64)
+        bound = (depth + 2) * np.finfo(DTYPES[dtype]).eps * (
+            np.abs(a[:, offset]).astype(np.float64) @ np.abs(b).astype(np.float64)
+            + np.abs(start)
+        )  # fmt: skip
+        c = np.full((m, lanes + 3), 7.0, DTYPES[dtype])
+        _ukernels.outer(a, offset, b, start, c)
+        assert np.all(np.abs(c[:, :lanes] - (product + start)) <= bound)
+        np.testing.assert_array_equal(c[:, lanes:], 7.0)
+        first = c.copy()
+        _ukernels.outer(a, offset, b, None, c)
+        assert np.all(np.abs(c[:, :lanes] - (first[:, :lanes] + product)) <= 2 * bound)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_does_not_depend_on_the_other_rows(isa, dtype):
+    """What a tile's height is, is the caller's business: results must be bitwise the same."""
+    rng = np.random.default_rng(1)
+    rows, lanes = _ukernels.tile(dtype)
+    a = rng.standard_normal((rows, 100)).astype(DTYPES[dtype])
+    b = rng.standard_normal((100, 2 * lanes)).astype(DTYPES[dtype])
+    start, offset = np.zeros(2 * lanes, DTYPES[dtype]), np.arange(100)
+    whole = np.empty((rows, 2 * lanes), DTYPES[dtype])
+    _ukernels.outer(a, offset, b, start, whole)
+    for m in range(1, rows):
+        part = np.empty((m, 2 * lanes), DTYPES[dtype])
+        _ukernels.outer(a[:m].copy(), offset, b, start, part)
+        np.testing.assert_array_equal(part, whole[:m])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_transpose(isa, dtype):
+    for rows in (1, 2, 3, 4, 7, 8, 9, 16, 17, 33):
+        for cols in (1, 2, 3, 5, 8, 15, 16, 19, 32):
+            source = np.arange(rows * cols, dtype=DTYPES[dtype]).reshape(rows, cols)
+            target = np.full((cols, rows), np.nan, DTYPES[dtype])
+            _ukernels.transpose(source, target)
+            np.testing.assert_array_equal(target, source.T)
+
+
+_PROOF = """
+import numpy as np, cyconv
+x = np.random.default_rng(0).standard_normal((1, 64, 20, 20)).astype('f4')
+w = np.random.default_rng(1).standard_normal((16, 64, 3, 3)).astype('f4')
+y = cyconv.conv2d(x, w, strategy='implicit_gemm')
+print(cyconv.active_isa(), y.sum(dtype='f8').hex())
+"""
+
+
+def test_the_environment_forces_an_instruction_set():
+    """The forced one really ran: fused and unfused sums round differently."""
+    answers = {}
+    for name in cyconv.isas():
+        run = subprocess.run(
+            [sys.executable, "-W", "error", "-c", _PROOF],
+            env={"CYCONV_ISA": name, "PATH": ""},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        active, answers[name] = run.stdout.split()
+        assert active == name
+    if "avx2" in answers:
+        assert answers["baseline"] != answers["avx2"]
+
+
+def test_an_unknown_instruction_set_warns_and_is_ignored():
+    run = subprocess.run(
+        [sys.executable, "-c", _PROOF],
+        env={"CYCONV_ISA": "quantum", "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.split()[0] == cyconv.isas()[0]
+    assert run.stderr.count("CYCONV_ISA='quantum'") == 1

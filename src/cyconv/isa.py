@@ -1,4 +1,4 @@
-"""Which instruction set the microkernels use: the best that the processor has, or ``CYCONV_ISA``."""
+"""Which instruction set the microkernels use: the processor's best, or ``CYCONV_ISA``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """``implicit_gemm``: a matrix product whose patches are read from the image as they lie.
 
-Source: the layout of the loops follows K. Goto, R. van de Geijn, "Anatomy of high-performance matrix
-multiplication", 2008; the indirect rows, M. Dukhan, "The indirect convolution algorithm", 2019.
+Sources: K. Goto, R. van de Geijn, "Anatomy of high-performance matrix multiplication", 2008, for
+the loops; M. Dukhan, "The indirect convolution algorithm", 2019, for the rows.
 """
 
 from __future__ import annotations

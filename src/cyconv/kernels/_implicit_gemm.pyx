@@ -9,26 +9,25 @@ One sum serves all three operators. With rows i, lanes j and depth k,
     weight backward  rows = (tap, channel), lanes = channels of dy, depth = pixels
 
 A is a slab: the part of the image that a block of pixels sees, channels last, with its zeros around
-it. It is copied once a block (a stride, a layout or an odd stride of the array ends there) unless the
-array itself will do. B is packed: weights in panels of a few vectors of lanes, or dy.
-
-Data backward of a convolution with stride s is s (per axis) convolutions of stride 1, the phases:
-positions of dx that are s apart see the same taps, and no other tap is multiplied.
+it. It is copied once a block (a layout or an odd stride of the array ends there) unless the array
+itself will do. B is packed: weights in panels of a few vectors of lanes, or dy.
 
 Each element is summed over depth in one order, whatever the threads, tiles or batch are. Weight
-gradients are summed block by block of pixels, and folded into float64 every few blocks. Data backward
-multiplies the zeros of its slab with weights, which is wrong for weights that are not finite: `run`
-then returns False and the result is to be had elsewhere.
+gradients are summed block by block of pixels, and folded into float64 every few blocks. Data
+backward multiplies the zeros of its slab with weights, which is wrong for weights that are not
+finite: `run` then returns False and the result is to be had elsewhere.
 """
 
 from cython cimport floating
 from cython.parallel cimport prange, threadid
-from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 cimport numpy as cnp
 
 from ._geometry cimport Geometry, address, geometry_t
+from ._passes cimport (
+    all_finite, axis_t, data_pass, forward_pass, pass_t, run_length, slab_span,
+)
 from ._patches cimport valid_range
 from ._ukernels cimport CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, cyconv_ukernels
 
@@ -43,25 +42,6 @@ cdef enum:
     LINE = 64
 
 OPERATORS = {"fwd": 0, "dx": 1, "dw": 2}
-
-
-cdef struct axis_t:
-    # Along one axis, output q sees the source at q*step + least + tap*between, tap < taps,
-    # through the kernel's element kernel_first + tap*kernel_every.
-    ptrdiff_t outputs, first, every     # the outputs' places in the result: first + q*every
-    ptrdiff_t step, taps, origin, between, least
-    ptrdiff_t kernel_first, kernel_every
-    ptrdiff_t size                      # of the source
-    ptrdiff_t source_stride, result_stride, weight_stride
-
-
-cdef struct pass_t:
-    axis_t axis[3]
-    ptrdiff_t batch, channels, lanes            # channels of the source; lanes in all
-    ptrdiff_t source_n, source_c, result_n, result_c
-    ptrdiff_t weight_lane, weight_c
-    ptrdiff_t taps, depth                       # depth = taps * channels
-    bint channels_inner                         # order of depth: (tap, channel) or (channel, tap)
 
 
 cdef struct blocks_t:
@@ -87,96 +67,6 @@ cdef inline ptrdiff_t _ceil(ptrdiff_t a, ptrdiff_t b) noexcept nogil:
     return (a + b - 1) // b
 
 
-cdef void _finish_pass(pass_t *p) noexcept nogil:
-    cdef int a
-    cdef axis_t *axis
-    p.taps = 1
-    for a in range(3):
-        axis = &p.axis[a]
-        p.taps *= axis.taps
-        axis.least = axis.origin
-        if axis.taps > 0 and axis.between < 0:
-            axis.least += (axis.taps - 1) * axis.between
-    p.depth = p.taps * p.channels
-    p.channels_inner = p.weight_c == 1
-
-
-cdef pass_t _forward_pass(const geometry_t *g) noexcept nogil:
-    cdef pass_t p
-    cdef axis_t *axis
-    cdef int a
-    for a in range(3):
-        axis = &p.axis[a]
-        axis.outputs = g.out[a]
-        axis.first, axis.every = 0, 1
-        axis.step = g.stride[a]
-        axis.taps = g.kernel[a]
-        axis.origin = -g.pad[a]
-        axis.between = g.dilation[a]
-        axis.kernel_first, axis.kernel_every = 0, 1
-        axis.size = g.size[a]
-        axis.source_stride = g.x_s[a]
-        axis.result_stride = g.y_s[a]
-        axis.weight_stride = g.w_s[a]
-    p.batch = g.batch
-    p.channels, p.lanes = g.ci, g.co
-    p.source_n, p.source_c = g.x_n, g.x_c
-    p.result_n, p.result_c = g.y_n, g.y_c
-    p.weight_lane, p.weight_c = g.w_o, g.w_c
-    _finish_pass(&p)
-    return p
-
-
-cdef inline ptrdiff_t _gcd(ptrdiff_t a, ptrdiff_t b) noexcept nogil:
-    while b:
-        a, b = b, a % b
-    return a
-
-
-cdef bint _data_axis(const geometry_t *g, int a, ptrdiff_t phase, axis_t *axis) noexcept nogil:
-    """Describe one phase along one axis; False if the axis has no such position."""
-    cdef ptrdiff_t s = g.stride[a], d = g.dilation[a], k = 0
-    cdef ptrdiff_t every = s // _gcd(s, d)
-    if phase >= g.size[a]:
-        return False
-    # The first tap k with (phase + pad - k*dilation) divisible by the stride, among `every`.
-    while k < every and (phase + g.pad[a] - k * d) % s != 0:
-        k += 1
-    axis.taps = 0 if k == every or k >= g.kernel[a] else (g.kernel[a] - 1 - k) // every + 1
-    axis.kernel_first, axis.kernel_every = k, every
-    axis.origin = (phase + g.pad[a] - k * d) // s if axis.taps > 0 else 0
-    if axis.taps > 0 and phase + g.pad[a] - k * d < 0:
-        axis.origin = -((k * d - phase - g.pad[a]) // s)
-    axis.between = -(d * every // s)
-    axis.outputs = (g.size[a] - 1 - phase) // s + 1
-    axis.first, axis.every = phase, s
-    axis.step = 1
-    axis.size = g.out[a]
-    axis.source_stride = g.y_s[a]
-    axis.result_stride = g.x_s[a]
-    axis.weight_stride = g.w_s[a]
-    return True
-
-
-cdef bint _data_pass(const geometry_t *g, ptrdiff_t phase, pass_t *p) noexcept nogil:
-    """Describe the phase of this number, out of prod(stride); False if it has no position."""
-    cdef ptrdiff_t at[3]
-    cdef int a
-    at[2] = phase % g.stride[2]
-    at[1] = phase // g.stride[2] % g.stride[1]
-    at[0] = phase // (g.stride[2] * g.stride[1])
-    for a in range(3):
-        if not _data_axis(g, a, at[a], &p.axis[a]):
-            return False
-    p.batch = g.batch
-    p.channels, p.lanes = g.co, g.ci
-    p.source_n, p.source_c = g.y_n, g.y_c
-    p.result_n, p.result_c = g.x_n, g.x_c
-    p.weight_lane, p.weight_c = g.w_c, g.w_o
-    _finish_pass(p)
-    return True
-
-
 cdef bint _inside(const pass_t *p) noexcept nogil:
     """Whether every tap of every output is inside the source and channels are contiguous there."""
     cdef int a
@@ -195,18 +85,10 @@ cdef bint _inside(const pass_t *p) noexcept nogil:
     return True
 
 
-cdef ptrdiff_t _slab_span(const axis_t *axis, ptrdiff_t outputs) noexcept nogil:
-    if axis.taps == 0:
-        return 1
-    return (
-        (outputs - 1) * axis.step + 1
-        + (axis.taps - 1) * (axis.between if axis.between > 0 else -axis.between))
-
-
 cdef void _size_slab(const pass_t *p, blocks_t *b) noexcept nogil:
-    b.slab[0] = _slab_span(&p.axis[0], 1)
-    b.slab[1] = _slab_span(&p.axis[1], b.rows)
-    b.slab[2] = _slab_span(&p.axis[2], b.cols)
+    b.slab[0] = slab_span(&p.axis[0], 1)
+    b.slab[1] = slab_span(&p.axis[1], b.rows)
+    b.slab[2] = slab_span(&p.axis[2], b.cols)
     b.slab_image = b.slab[0] * b.slab[1] * b.slab[2] * p.channels
     b.slab_elements = 0 if b.in_place else b.images * b.slab_image
 
@@ -378,36 +260,6 @@ cdef void _pack_panel(
             source = w + offset[k]
             for j in range(lanes):
                 panel[k * nr + j] = source[j * lane_stride]
-
-
-cdef ptrdiff_t _run_length(const ptrdiff_t *offset, ptrdiff_t depth) noexcept nogil:
-    """Greatest length of runs of consecutive offsets, all alike, that make up the list."""
-    cdef ptrdiff_t run = 1, k
-    while run < depth and offset[run] == offset[run - 1] + 1:
-        run += 1
-    if depth % run:
-        return 1
-    for k in range(depth):
-        if k % run and offset[k] != offset[k - 1] + 1:
-            return 1
-    return run
-
-
-cdef bint _finite(const floating *values, ptrdiff_t count) noexcept nogil:
-    """Whether no value is infinite or NaN: such have all exponent bits set."""
-    cdef ptrdiff_t i
-    cdef uint32_t found32 = 0
-    cdef uint64_t found64 = 0
-    cdef const uint32_t *bits32 = <const uint32_t *> values
-    cdef const uint64_t *bits64 = <const uint64_t *> values
-    if floating is float:
-        for i in range(count):
-            found32 |= (bits32[i] >> 23 & 0xff) == 0xff
-        return found32 == 0
-    else:
-        for i in range(count):
-            found64 |= (bits64[i] >> 52 & 0x7ff) == 0x7ff
-        return found64 == 0
 
 
 cdef void _slab_row(
@@ -598,7 +450,7 @@ cdef bint _run_pass(
     cdef floating *packed = <floating *> (scratch + b.pack_at)
     cdef ptrdiff_t chunk, panels, panel, lane, task, run, bad = 0
     _list_depth(p, b, offset, weight_offset)
-    run = _run_length(weight_offset, p.depth)
+    run = run_length(weight_offset, p.depth)
     chunk = 0
     while chunk < b.panels:
         panels = min(b.packed, b.panels - chunk)
@@ -608,7 +460,7 @@ cdef bint _run_pass(
                 uk, w + lane * p.weight_lane, p.weight_lane, min(b.nr, p.lanes - lane),
                 weight_offset, p.depth, run, _vectors(b, p.lanes - lane) * b.vl,
                 packed + panel * b.nr * p.depth)
-            if only_finite and not _finite(
+            if only_finite and not all_finite(
                 packed + panel * b.nr * p.depth, _vectors(b, p.lanes - lane) * b.vl * p.depth
             ):
                 bad += 1
@@ -762,7 +614,7 @@ cdef void _run_gradient(
     cdef double *folded = <double *> (scratch + b.fold_at)
     cdef ptrdiff_t *weight_offset = <ptrdiff_t *> (scratch + b.weight_offsets_at)
     _list_depth(p, b, <ptrdiff_t *> (scratch + b.offsets_at), weight_offset)
-    run = _run_length(weight_offset, p.depth)
+    run = run_length(weight_offset, p.depth)
     while chunk < b.panels:
         panels = min(b.packed, b.panels - chunk)
         _gradient_blocks(p, g, b, uk, x, dy, scratch, chunk, panels, threads)
@@ -792,7 +644,7 @@ cdef bint _run(
         outputs = y + group * g.co * g.y_c
         filters = w + group * g.co * g.w_o
         if op != 1:
-            p = _forward_pass(g)
+            p = forward_pass(g)
             b = _divide(&p, op, uk, sizeof(floating), limit, threads)
             if op == 2:
                 _run_gradient(&p, g, &b, uk, inputs, outputs, filters, scratch, threads)
@@ -802,7 +654,7 @@ cdef bint _run(
                     outputs, False, scratch, threads)
             continue
         for phase in range(phases):
-            if not _data_pass(g, phase, &p):
+            if not data_pass(g, phase, &p):
                 continue
             b = _divide(&p, op, uk, sizeof(floating), limit, threads)
             done = _run_pass(
@@ -820,10 +672,10 @@ def workspace(Geometry geometry not None, str op, ptrdiff_t limit, int threads):
     cdef int code = OPERATORS[op]
     cdef pass_t p
     if code != 1:
-        p = _forward_pass(g)
+        p = forward_pass(g)
         return _divide(&p, code, active(), itemsize, limit, threads).nbytes
     for phase in range(g.stride[0] * g.stride[1] * g.stride[2]):
-        if _data_pass(g, phase, &p):
+        if data_pass(g, phase, &p):
             most = max(most, _divide(&p, code, active(), itemsize, limit, threads).nbytes)
     return most
 

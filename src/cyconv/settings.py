@@ -2,7 +2,8 @@
 
 A setting given in the call wins, then the innermost ``config(...)`` block, then the environment,
 then the default. This is the only module that touches ``os.environ``; it is read at first use,
-never at import, and a value that cannot be understood costs one warning and falls back to the default.
+never at import, and a value that cannot be understood costs one warning and falls back to the
+default.
 """
 
 from __future__ import annotations

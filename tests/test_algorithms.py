@@ -1,0 +1,208 @@
+"""Every strategy x every named problem x three operators x both layouts x both types, against the oracle.
+
+A named strategy runs under ``config(strict=True)``, so that a fallback cannot hide: it must compute the
+result itself, or refuse exactly where `REFUSES` says that it does.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+import oracle
+import pytest
+from cases import CASES, string
+
+import cyconv
+
+LAYOUTS = ("nchw", "nhwc")
+TYPES = {"float32": "f32", "float64": "f64"}
+FUNCTIONS = {
+    "fwd": cyconv.conv_forward,
+    "dx": cyconv.conv_data_backward,
+    "dw": cyconv.conv_weight_backward,
+}
+
+
+def _pointwise(case):
+    return set(case.kernel) != {1} or any(map(any, case.padding))
+
+
+REFUSES = {
+    "direct": lambda case: False,
+    "im2col": lambda case: False,
+    "reference": lambda case: False,
+    "pointwise": _pointwise,
+}
+
+
+@lru_cache(maxsize=None)
+def _truth(name, op, dtype):
+    """Oracle and sum of |a||b|, both in NCHW."""
+    case = CASES[name]
+    a, b, bias, shape = case.operands(op, dtype)
+    magnitude_bias = None if bias is None else np.abs(bias)
+    if op == "fwd":
+        return (
+            oracle.forward(a, b, bias, **case.arguments),
+            oracle.forward(abs(a), abs(b), magnitude_bias, **case.arguments),
+        )
+    run = oracle.OPERATORS[op]
+    return run(a, b, shape, **case.arguments), run(abs(a), abs(b), shape, **case.arguments)
+
+
+def _call(case, op, dtype, layout, **keywords):
+    a, b, bias, shape = case.operands(op, dtype, layout)
+    third = bias if op == "fwd" else shape
+    name = oracle.layout_name(layout, case.ndim)
+    return FUNCTIONS[op](a, b, third, layout=name, **case.arguments, **keywords)
+
+
+def _limit(case, op, dtype, strategy, truth, magnitude):
+    if strategy == "direct":
+        return oracle.direct_bound(truth, magnitude, case.terms(op), dtype)
+    return oracle.bound(magnitude, case.terms(op), dtype)
+
+
+def test_every_strategy_has_a_row_in_the_table(strategy):
+    assert strategy in REFUSES, "say what it refuses"
+
+
+def test_the_strategies_of_the_contract_exist():
+    assert {"direct", "im2col", "pointwise", "reference"} <= set(cyconv.strategies())
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("op", FUNCTIONS)
+def test_named(op, strategy, layout, name):
+    case = CASES[name]
+    for dtype in TYPES:
+        with cyconv.config(strict=True):
+            if REFUSES[strategy](case):
+                with pytest.raises(cyconv.UnsupportedError, match=strategy):
+                    _call(case, op, dtype, layout, strategy=strategy)
+                continue
+            got = _call(case, op, dtype, layout, strategy=strategy)
+        truth, magnitude = _truth(name, op, dtype)
+        assert got.dtype == dtype
+        limit = _limit(case, op, dtype, strategy, truth, magnitude)
+        text = string(name, op, TYPES[dtype], layout)
+        oracle.assert_within(oracle.to_first(got, layout), truth, limit, text)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("op", FUNCTIONS)
+def test_automatic(op, name):
+    """The choice is free, the bound of "highest" holds, and two threads change no more than that."""
+    case = CASES[name]
+    for dtype, layout, threads in product(TYPES, LAYOUTS, (1, 2)):
+        truth, magnitude = _truth(name, op, dtype)
+        limit = oracle.bound(magnitude, case.terms(op), dtype)
+        with cyconv.config(precision="highest"):
+            got = _call(case, op, dtype, layout, threads=threads)
+        assert got.dtype == dtype
+        text = f"{string(name, op, TYPES[dtype], layout)}, {threads} threads"
+        oracle.assert_within(oracle.to_first(got, layout), truth, limit, text)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("op", FUNCTIONS)
+def test_plan_of_the_problem_string(op, name, strategy):
+    """plan(problem) falls back to direct where the table says so, records why, and computes the same."""
+    case = CASES[name]
+    for layout in LAYOUTS:
+        plan = _plan(string(name, op, "f32", layout), strategy)
+        if REFUSES[strategy](case):
+            assert plan.strategy == "direct"
+            assert plan.refusals[strategy]
+        else:
+            assert plan.strategy == strategy
+            assert strategy not in plan.refusals
+        a, b, bias, _ = case.operands(op, "float32", layout)
+        got = plan(a, b, bias) if op == "fwd" else plan(a, b)
+        truth, magnitude = _truth(name, op, "float32")
+        limit = _limit(case, op, "float32", plan.strategy, truth, magnitude)
+        oracle.assert_within(oracle.to_first(got, layout), truth, limit, f"{name} {layout}")
+
+
+def _plan(text, strategy):
+    with cyconv.config(strategy=strategy):
+        return cyconv.plan(cyconv.ConvProblem.parse(text))
+
+
+@pytest.mark.parametrize("op", FUNCTIONS)
+def test_the_bound_can_fail(op):
+    """One wrong tap, or accumulation in half precision, is far outside the bound."""
+    case = CASES["plain"]
+    truth, magnitude = _truth("plain", op, "float32")
+    limit = oracle.bound(magnitude, case.terms(op), "float32")
+    wrong = truth.astype("float32")
+    oracle.assert_within(wrong, truth, limit)
+    with pytest.raises(AssertionError, match="out of bound"):
+        oracle.assert_within(truth.astype("float16").astype("float32"), truth, limit)
+    wrong.flat[wrong.size // 2] += 1e-3
+    with pytest.raises(AssertionError, match="1 of"):
+        oracle.assert_within(wrong, truth, limit)
+
+
+def _poisoned(case, op, dtype, layout, where, value):
+    """One non-finite value in the first or second operand; a third of the other operand is zero."""
+    a, b, bias, shape = case.operands(op, dtype, layout)
+    victim, other = (a, b) if where == 0 else (b, a)
+    other.flat[::3] = 0
+    victim.flat[victim.size // 2] = value
+    return a, b, bias, shape
+
+
+POISONED = (
+    "plain_bias", "asymmetric_all", "pad_above_kernel", "pointwise_pad", "one_pixel_padded",
+    "stride_2_remainder", "dilation_stride", "depthwise", "line_everything", "volume_high_pad",
+    "pointwise_stride", "kernel_reads_padding_only", "channels_31_33", "one", "pointwise", "two",
+)
+
+
+@pytest.mark.parametrize("where", (0, 1), ids=("first", "second"))
+@pytest.mark.parametrize("name", POISONED)
+@pytest.mark.parametrize("op", FUNCTIONS)
+def test_non_finite_values_go_where_the_definition_puts_them(op, name, where, any_strategy):
+    """Padding is zeros that take part; zeros of the data too; data backward adds only pairs that exist."""
+    case = CASES[name]
+    for dtype, layout, value in product(TYPES, LAYOUTS, (np.nan, np.inf, -np.inf)):
+        a, b, bias, shape = _poisoned(case, op, dtype, layout, where, value)
+        third = bias if op == "fwd" else shape
+        keywords = dict(layout=layout, **case.arguments)
+        truth = oracle.OPERATORS[op](a, b, third, **keywords)
+        size = (abs(np.nan_to_num(v, posinf=0, neginf=0)) for v in (a, b))
+        magnitude = oracle.OPERATORS[op](*size, None if op == "fwd" else shape, **keywords) + 4
+        keywords["layout"] = oracle.layout_name(layout, case.ndim)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            got = FUNCTIONS[op](a, b, third, strategy=any_strategy, **keywords)
+        limit = oracle.bound(magnitude, case.terms(op), dtype)
+        oracle.assert_within(got, truth, limit, f"{name} {dtype} {layout} {value}")
+
+
+@pytest.mark.parametrize("op", FUNCTIONS)
+@pytest.mark.parametrize("name", ("plain_bias", "groups", "pointwise", "volume", "line_stride"))
+def test_subnormal_data(op, name, any_strategy, layout):
+    """Fast strategies may flush (error at most K * 2**-126); direct and reference never do."""
+    case = CASES[name]
+    a, b, bias, shape = case.operands(op, "float32", layout)
+    a *= np.float32(1e-40)
+    third = None if op == "fwd" else shape
+    keywords = dict(layout=layout, **case.arguments)
+    truth = oracle.OPERATORS[op](a, b, third, **keywords)
+    magnitude = oracle.OPERATORS[op](abs(a), abs(b), third, **keywords)
+    keywords["layout"] = oracle.layout_name(layout, case.ndim)
+    limit = oracle.bound(magnitude, case.terms(op), "float32")
+    got = FUNCTIONS[op](a, b, third, strategy=any_strategy, **keywords)
+    oracle.assert_within(got, truth, limit * np.maximum(1, abs(b).max()), name)
+    exact = limit - case.terms(op) * 2.0**-126 + 2.0**-148 * case.terms(op)
+    with cyconv.config(flush_subnormals=False):
+        kept = FUNCTIONS[op](a, b, third, strategy=any_strategy, **keywords)
+        oracle.assert_within(kept, truth, exact, "flush_subnormals=False")
+    if any_strategy in ("direct", "reference"):
+        oracle.assert_within(got, truth, exact, f"{any_strategy} flushed")
+    assert np.float32(1e-42) * np.float32(1) != 0, "the flush mode leaked"

@@ -13,7 +13,7 @@ from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("src/cyconv/kernels")
 UKERNELS = KERNELS / "ukernel"
-MODULES = ("_openmp", "_geometry", "_ukernels", "_direct", "_gemm", "_implicit_gemm")
+MODULES = ("_openmp", "_geometry", "_ukernels", "_direct", "_gemm", "_implicit_gemm", "_depthwise")
 
 # gnu11 rather than c11: the latter turns floating-point contraction off.
 COMPILE_FLAGS = {

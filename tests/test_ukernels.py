@@ -28,57 +28,70 @@ def _tiles(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_identity_on_either_side_gives_the_other_factor(isa, dtype):
     rng = np.random.default_rng(0)
+    vector = _ukernels.tile(dtype)[1]
     for m, lanes in _tiles(dtype):
         start = np.zeros(lanes, DTYPES[dtype])
         offset = np.arange(m)
         b = rng.standard_normal((m, lanes)).astype(DTYPES[dtype])
         c = np.full((m, lanes), np.nan, DTYPES[dtype])
-        _ukernels.outer(np.eye(m, dtype=DTYPES[dtype]), offset, b, start, c)
+        eye = np.eye(m, dtype=DTYPES[dtype])
+        _ukernels.sum_of_products("outer", eye, offset, b, start, c, lanes // vector)
         np.testing.assert_array_equal(c, b)
 
         offset = np.arange(lanes)
         a = rng.standard_normal((m, lanes)).astype(DTYPES[dtype])
         c = np.full((m, lanes), np.nan, DTYPES[dtype])
-        _ukernels.outer(a, offset, np.eye(lanes, dtype=DTYPES[dtype]), start, c)
+        eye = np.eye(lanes, dtype=DTYPES[dtype])
+        _ukernels.sum_of_products("outer", a, offset, eye, start, c, lanes // vector)
         np.testing.assert_array_equal(c, a)
 
 
+def _product(form, a, offset, b, lanes):
+    """What a microkernel sums, and the sum of absolute values, in float64."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    if form == "outer":
+        return a[:, offset] @ b, np.abs(a[:, offset]) @ np.abs(b)
+    gathered = a[:, offset[:, None] + np.arange(lanes)]
+    return (gathered * b).sum(1), np.abs(gathered * b).sum(1)
+
+
+@pytest.mark.parametrize("form", ["outer", "along", "spread"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("depth", [1, 2, 7, 64, 449])
-def test_outer_gathers_starts_and_accumulates(isa, dtype, depth):
+def test_sums_gather_start_and_accumulate(isa, form, dtype, depth):
     rng = np.random.default_rng(depth)
+    vector = _ukernels.tile(dtype)[1]
     for m, lanes in _tiles(dtype):
-        a = rng.standard_normal((m, 3 * depth)).astype(DTYPES[dtype])
-        b = rng.standard_normal((depth, lanes)).astype(DTYPES[dtype])
+        a = rng.standard_normal((m, 3 * depth + lanes)).astype(DTYPES[dtype])
+        b = rng.standard_normal((depth, 1 if form == "spread" else lanes)).astype(DTYPES[dtype])
         start = rng.standard_normal(lanes).astype(DTYPES[dtype])
         offset = rng.integers(0, 3 * depth, depth)
-        product = a[:, offset].astype(np.float64) @ b.astype(np.float64)
-        bound = (depth + 2) * np.finfo(DTYPES[dtype]).eps * (
-            np.abs(a[:, offset]).astype(np.float64) @ np.abs(b).astype(np.float64)
-            + np.abs(start)
-        )  # fmt: skip
+        product, magnitude = _product(form, a, offset, b, lanes)
+        bound = (depth + 2) * np.finfo(DTYPES[dtype]).eps * (magnitude + np.abs(start))
         c = np.full((m, lanes + 3), 7.0, DTYPES[dtype])
-        _ukernels.outer(a, offset, b, start, c)
+        _ukernels.sum_of_products(form, a, offset, b, start, c, lanes // vector)
         assert np.all(np.abs(c[:, :lanes] - (product + start)) <= bound)
         np.testing.assert_array_equal(c[:, lanes:], 7.0)
         first = c.copy()
-        _ukernels.outer(a, offset, b, None, c)
+        _ukernels.sum_of_products(form, a, offset, b, None, c, lanes // vector)
         assert np.all(np.abs(c[:, :lanes] - (first[:, :lanes] + product)) <= 2 * bound)
 
 
+@pytest.mark.parametrize("form", ["outer", "along", "spread"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_row_does_not_depend_on_the_other_rows(isa, dtype):
+def test_a_row_does_not_depend_on_the_other_rows(isa, form, dtype):
     """What a tile's height is, is the caller's business: results must be bitwise the same."""
     rng = np.random.default_rng(1)
-    rows, lanes = _ukernels.tile(dtype)
-    a = rng.standard_normal((rows, 100)).astype(DTYPES[dtype])
-    b = rng.standard_normal((100, 2 * lanes)).astype(DTYPES[dtype])
-    start, offset = np.zeros(2 * lanes, DTYPES[dtype]), np.arange(100)
-    whole = np.empty((rows, 2 * lanes), DTYPES[dtype])
-    _ukernels.outer(a, offset, b, start, whole)
+    rows, vector = _ukernels.tile(dtype)
+    width = 2 * vector
+    a = rng.standard_normal((rows, 100 + width)).astype(DTYPES[dtype])
+    b = rng.standard_normal((100, 1 if form == "spread" else width)).astype(DTYPES[dtype])
+    start, offset = np.zeros(width, DTYPES[dtype]), np.arange(100)
+    whole = np.empty((rows, width), DTYPES[dtype])
+    _ukernels.sum_of_products(form, a, offset, b, start, whole, 2)
     for m in range(1, rows):
-        part = np.empty((m, 2 * lanes), DTYPES[dtype])
-        _ukernels.outer(a[:m].copy(), offset, b, start, part)
+        part = np.empty((m, width), DTYPES[dtype])
+        _ukernels.sum_of_products(form, a[:m].copy(), offset, b, start, part, 2)
         np.testing.assert_array_equal(part, whole[:m])
 
 
@@ -88,7 +101,7 @@ def test_transpose(isa, dtype):
         for cols in (1, 2, 3, 5, 8, 15, 16, 19, 32):
             source = np.arange(rows * cols, dtype=DTYPES[dtype]).reshape(rows, cols)
             target = np.full((cols, rows), np.nan, DTYPES[dtype])
-            _ukernels.transpose(source, target)
+            _ukernels.transposed(source, target)
             np.testing.assert_array_equal(target, source.T)
 
 

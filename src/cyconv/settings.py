@@ -21,7 +21,7 @@ from .errors import CyconvWarning
 
 T = TypeVar("T")
 
-STRATEGIES = ("direct", "implicit_gemm", "im2col", "pointwise", "reference")
+STRATEGIES = ("depthwise", "direct", "implicit_gemm", "im2col", "pointwise", "reference")
 POLICIES = ("auto", "profile")
 _ALIASES = {"autotune": "profile"}
 _PRECISIONS = ("highest", "high", "medium")

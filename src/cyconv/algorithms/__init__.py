@@ -1,6 +1,7 @@
 """The strategies, in the order in which ``auto`` considers them; ``reference`` is always last."""
 
 from .base import Algorithm
+from .depthwise import Depthwise
 from .direct import Direct
 from .im2col import Im2col
 from .implicit_gemm import ImplicitGemm
@@ -8,6 +9,6 @@ from .pointwise import Pointwise
 from .reference import Reference
 
 DIRECT = Direct()
-CPU: tuple[Algorithm, ...] = (Pointwise(), ImplicitGemm(), Im2col(), DIRECT, Reference())
+CPU: tuple[Algorithm, ...] = (Pointwise(), Depthwise(), ImplicitGemm(), Im2col(), DIRECT, Reference())
 
 __all__ = ["CPU", "DIRECT", "Algorithm"]

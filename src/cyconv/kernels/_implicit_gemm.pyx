@@ -29,7 +29,9 @@ from ._passes cimport (
     all_finite, axis_t, data_pass, forward_pass, pass_t, run_length, slab_span,
 )
 from ._patches cimport valid_range
-from ._ukernels cimport CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, cyconv_ukernels
+from ._ukernels cimport (
+    CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, cyconv_ukernels, outer, transpose,
+)
 
 cnp.import_array()
 
@@ -175,26 +177,6 @@ cdef blocks_t _divide(
     return b
 
 
-cdef inline void _transpose(
-    const cyconv_ukernels *uk, ptrdiff_t rows, ptrdiff_t cols, const floating *src,
-    ptrdiff_t src_row, floating *dst, ptrdiff_t dst_row
-) noexcept nogil:
-    if floating is float:
-        uk.transpose_f32(rows, cols, src, src_row, dst, dst_row)
-    else:
-        uk.transpose_f64(rows, cols, src, src_row, dst, dst_row)
-
-
-cdef inline void _outer(
-    const cyconv_ukernels *uk, int m, int nv, ptrdiff_t depth, const floating **rows,
-    const ptrdiff_t *offset, const floating *b, const floating *start, floating *c, ptrdiff_t c_row
-) noexcept nogil:
-    if floating is float:
-        uk.outer_f32(m, nv, depth, rows, offset, b, start, c, c_row)
-    else:
-        uk.outer_f64(m, nv, depth, rows, offset, b, start, c, c_row)
-
-
 cdef void _list_depth(
     const pass_t *p, const blocks_t *b, ptrdiff_t *offset, ptrdiff_t *weight_offset
 ) noexcept nogil:
@@ -253,7 +235,7 @@ cdef void _pack_panel(
     elif run > 1:
         k = 0
         while k < depth:
-            _transpose(uk, lanes, run, w + offset[k], lane_stride, panel + k * nr, nr)
+            transpose(uk, lanes, run, w + offset[k], lane_stride, panel + k * nr, nr)
             k += run
     else:
         for k in range(depth):
@@ -278,7 +260,7 @@ cdef void _slab_row(
     if p.source_c == 1 and stride == p.channels:
         memcpy(target, source, cols * p.channels * sizeof(floating))
     elif stride == 1:
-        _transpose(uk, p.channels, cols, source, p.source_c, target, p.channels)
+        transpose(uk, p.channels, cols, source, p.source_c, target, p.channels)
     else:
         for x in range(cols):
             for c in range(p.channels):
@@ -370,7 +352,7 @@ cdef void _store(
                     for j in range(lanes):
                         target[x * pixel + j] = c[x * c_row + j]
             elif pixel == 1:
-                _transpose(uk, cols, lanes, c, c_row, target, p.result_c)
+                transpose(uk, cols, lanes, c, c_row, target, p.result_c)
             else:
                 for j in range(lanes):
                     for x in range(cols):
@@ -399,8 +381,8 @@ cdef void _panel_product(
             m = pixels // tiles + (1 if tile < pixels % tiles else 0)
             for i in range(m):
                 rows[i] = source + position[first + i]
-            _outer(
-                uk, <int> m, nv, depth, rows, offset + k, panel + k * nr,
+            outer(
+                uk, m, nv, depth, rows, offset + k, panel + k * nr,
                 start if k == 0 else NULL, c + first * nr, nr)
             first += m
         k += depth
@@ -496,7 +478,7 @@ cdef void _pack_gradient(
                     for j in range(lanes):
                         panel[x * nr + j] = row[x * g.y_s[2] + j]
             elif g.y_s[2] == 1:
-                _transpose(uk, lanes, at.cols, row, g.y_c, panel, nr)
+                transpose(uk, lanes, at.cols, row, g.y_c, panel, nr)
             else:
                 for x in range(at.cols):
                     for j in range(lanes):
@@ -520,8 +502,8 @@ cdef void _gradient_rows(
         m = (end - begin) // tiles + (1 if tile < (end - begin) % tiles else 0)
         for i in range(m):
             rows[i] = source + offset[k + i]
-        _outer(
-            uk, <int> m, nv, pixels, rows, position, panel, start if first_block else NULL,
+        outer(
+            uk, m, nv, pixels, rows, position, panel, start if first_block else NULL,
             total + k * nr, nr)
         k += m
 
@@ -537,7 +519,7 @@ cdef void _store_gradient(
             for j in range(lanes):
                 dw[j * p.weight_lane + weight_offset[k]] = <floating> folded[k * nr + j]
     elif run == p.depth:
-        _transpose(uk, p.depth, lanes, total, nr, dw, p.weight_lane)
+        transpose(uk, p.depth, lanes, total, nr, dw, p.weight_lane)
     else:
         for k in range(p.depth):
             for j in range(lanes):

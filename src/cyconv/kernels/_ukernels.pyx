@@ -49,41 +49,50 @@ def tile(str dtype not None):
     return _active.mr, _active.vl_f32 if dtype == "f32" else _active.vl_f64
 
 
-def outer(
-    const floating[:, ::1] a not None, const ptrdiff_t[::1] offset not None,
+def sum_of_products(
+    str form not None, const floating[:, ::1] a not None, const ptrdiff_t[::1] offset not None,
     const floating[:, ::1] b not None, const floating[::1] start, floating[:, ::1] c not None,
+    int vectors,
 ):
-    """Run one `outer`: c = start + a[:, offset] b, or c += it where start is None."""
+    """Run one microkernel, "outer", "along" or "spread", on a tile as high as a and c.
+
+    c gets start plus the sum, or adds it to itself where start is None. b has `vectors` vectors of
+    columns, or one column for "spread".
+    """
     cdef const floating *rows[CYCONV_MOST_ROWS]
-    cdef int i, m = <int> a.shape[0]
+    cdef ptrdiff_t i, m = a.shape[0]
     cdef int lanes = _active.vl_f32 if floating is float else _active.vl_f64
-    cdef int vectors = <int> (b.shape[1] // lanes)
-    if not 1 <= m <= _active.mr or b.shape[1] not in (lanes, 2 * lanes):
-        raise ValueError(f"a has {m} rows, b {b.shape[1]} columns")
-    if b.shape[0] != offset.shape[0] or c.shape[0] != m or c.shape[1] < b.shape[1]:
-        raise ValueError("shapes of offset, b and c do not fit")
-    if offset.shape[0] and not 0 <= np.min(offset) <= np.max(offset) < a.shape[1]:
+    cdef ptrdiff_t width = vectors * lanes
+    if not 1 <= m <= _active.mr or vectors not in (1, 2):
+        raise ValueError(f"a tile has 1 to {_active.mr} rows and 1 or 2 vectors")
+    if b.shape[0] != offset.shape[0] or b.shape[1] != (1 if form == "spread" else width):
+        raise ValueError("the shape of b does not fit")
+    if c.shape[0] != m or c.shape[1] < width or (start is not None and start.shape[0] < width):
+        raise ValueError("the shapes of c and start do not fit")
+    if offset.shape[0] and not (
+        0 <= np.min(offset) and np.max(offset) + (1 if form == "outer" else width) <= a.shape[1]
+    ):
         raise ValueError("an offset lies outside a")
     for i in range(m):
         rows[i] = &a[i, 0]
     cdef const floating *first = NULL if start is None else &start[0]
-    if floating is float:
-        _active.outer_f32(
-            m, vectors, offset.shape[0], rows, &offset[0], &b[0, 0], first, &c[0, 0], c.shape[1])
+    if form == "outer":
+        outer(_active, m, vectors, offset.shape[0], rows, &offset[0], &b[0, 0], first, &c[0, 0],
+              c.shape[1])
+    elif form == "along":
+        along(_active, m, vectors, offset.shape[0], rows, &offset[0], &b[0, 0], first, &c[0, 0],
+              c.shape[1])
+    elif form == "spread":
+        spread(_active, m, vectors, offset.shape[0], rows, &offset[0], &b[0, 0], first, &c[0, 0],
+               c.shape[1])
     else:
-        _active.outer_f64(
-            m, vectors, offset.shape[0], rows, &offset[0], &b[0, 0], first, &c[0, 0], c.shape[1])
+        raise ValueError(f"there is no form {form!r}")
 
 
-def transpose(const floating[:, ::1] source not None, floating[:, ::1] target not None):
+def transposed(const floating[:, ::1] source not None, floating[:, ::1] target not None):
     """Run one `transpose`: target[j, i] = source[i, j]."""
     if target.shape[0] != source.shape[1] or target.shape[1] != source.shape[0]:
         raise ValueError("target must have the transposed shape of source")
-    if floating is float:
-        _active.transpose_f32(
-            source.shape[0], source.shape[1], &source[0, 0], source.shape[1], &target[0, 0],
-            target.shape[1])
-    else:
-        _active.transpose_f64(
-            source.shape[0], source.shape[1], &source[0, 0], source.shape[1], &target[0, 0],
-            target.shape[1])
+    transpose(
+        _active, source.shape[0], source.shape[1], &source[0, 0], source.shape[1], &target[0, 0],
+        target.shape[1])

@@ -11,11 +11,19 @@ typedef REAL NAME(vec) __attribute__((vector_size(VBYTES), aligned(sizeof(REAL))
 typedef REAL NAME(reg) __attribute__((vector_size(VBYTES)));
 typedef INTEGER NAME(mask) __attribute__((vector_size(VBYTES)));
 
-/* m and nv are constants at every call below, so that the accumulators are registers: indexed under
- * a run-time bound they would live on the stack. */
-static inline __attribute__((always_inline)) void NAME(outer_tile)(
-    const int m, const int nv, ptrdiff_t depth, const REAL *const *rows, const ptrdiff_t *offset,
-    const REAL *b, const REAL *start, REAL *c, ptrdiff_t c_row)
+/* The three sums differ in which factors are vectors of lanes and which are one number for all lanes:
+ *
+ *            A        B
+ *   outer    number   vector
+ *   along    vector   vector
+ *   spread   vector   number
+ *
+ * m, nv and the two flags are constants at every call below, so that the accumulators are registers:
+ * indexed under a run-time bound they would live on the stack. */
+static inline __attribute__((always_inline)) void NAME(tile)(
+    const int a_vector, const int b_vector, const int m, const int nv, ptrdiff_t depth,
+    const REAL *const *rows, const ptrdiff_t *offset, const REAL *b, const REAL *start, REAL *c,
+    ptrdiff_t c_row)
 {
     NAME(reg) acc[MR][2];
     const REAL *row[MR];
@@ -26,42 +34,58 @@ static inline __attribute__((always_inline)) void NAME(outer_tile)(
     }
     for (ptrdiff_t k = 0; k < depth; k++) {
         const ptrdiff_t at = offset[k];
+        const REAL one = *b;
         NAME(reg) bv[2];
-        UNROLL for (int v = 0; v < nv; v++)
-            bv[v] = *(const NAME(vec) *)(b + v * VL);
-        b += nv * VL;
-        UNROLL for (int i = 0; i < m; i++) {
-            const REAL a = row[i][at];
+        if (b_vector)
             UNROLL for (int v = 0; v < nv; v++)
-                acc[i][v] += a * bv[v];
-        }
+                bv[v] = *(const NAME(vec) *)(b + v * VL);
+        b += b_vector ? nv * VL : 1;
+        UNROLL for (int i = 0; i < m; i++)
+            UNROLL for (int v = 0; v < nv; v++) {
+                if (!a_vector)
+                    acc[i][v] += row[i][at] * bv[v];
+                else if (b_vector)
+                    acc[i][v] += *(const NAME(vec) *)(row[i] + at + v * VL) * bv[v];
+                else
+                    acc[i][v] += *(const NAME(vec) *)(row[i] + at + v * VL) * one;
+            }
     }
     UNROLL for (int i = 0; i < m; i++)
         UNROLL for (int v = 0; v < nv; v++)
             *(NAME(vec) *)(c + i * c_row + v * VL) = acc[i][v];
 }
 
-#define CASE(rows_) \
+#define CASE(a_vector, b_vector, rows_) \
     case rows_: \
-        if (MR >= rows_) { \
-            if (nv == 2) \
-                NAME(outer_tile)(rows_, 2, depth, rows, offset, b, start, c, c_row); \
-            else \
-                NAME(outer_tile)(rows_, 1, depth, rows, offset, b, start, c, c_row); \
-        } \
+        if (nv == 2) \
+            NAME(tile)(a_vector, b_vector, rows_, 2, depth, rows, offset, b, start, c, c_row); \
+        else \
+            NAME(tile)(a_vector, b_vector, rows_, 1, depth, rows, offset, b, start, c, c_row); \
         break;
-
-static void NAME(outer)(int m, int nv, ptrdiff_t depth, const REAL *const *rows,
-                        const ptrdiff_t *offset, const REAL *b, const REAL *start, REAL *c,
-                        ptrdiff_t c_row)
-{
-    switch (m) {
-        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
-#if MR > 6
-        CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
+#if MR == 6
+#define CASES(a, b) CASE(a, b, 1) CASE(a, b, 2) CASE(a, b, 3) CASE(a, b, 4) CASE(a, b, 5) \
+    CASE(a, b, 6)
+#elif MR == 12
+#define CASES(a, b) CASE(a, b, 1) CASE(a, b, 2) CASE(a, b, 3) CASE(a, b, 4) CASE(a, b, 5) \
+    CASE(a, b, 6) CASE(a, b, 7) CASE(a, b, 8) CASE(a, b, 9) CASE(a, b, 10) CASE(a, b, 11) \
+    CASE(a, b, 12)
+#else
+#error "MR must be 6 or 12: CASES lists them"
 #endif
+#define SUM(op, a_vector, b_vector) \
+    static void NAME(op)(int m, int nv, ptrdiff_t depth, const REAL *const *rows, \
+                         const ptrdiff_t *offset, const REAL *b, const REAL *start, REAL *c, \
+                         ptrdiff_t c_row) \
+    { \
+        switch (m) { CASES(a_vector, b_vector) } \
     }
-}
+
+SUM(outer, 0, 1)
+SUM(along, 1, 1)
+SUM(spread, 1, 0)
+
+#undef SUM
+#undef CASES
 #undef CASE
 
 /* One VL x VL block by repeated interleaving: after log2(VL) rounds of {first half, second half}

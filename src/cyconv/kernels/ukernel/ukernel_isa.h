@@ -33,7 +33,11 @@ const cyconv_ukernels TABLE_NAME(ISA) = {
     .vl_f32 = VBYTES / 4,
     .vl_f64 = VBYTES / 8,
     .outer_f32 = outer_f32,
+    .along_f32 = along_f32,
+    .spread_f32 = spread_f32,
     .outer_f64 = outer_f64,
+    .along_f64 = along_f64,
+    .spread_f64 = spread_f64,
     .transpose_f32 = transpose_f32,
     .transpose_f64 = transpose_f64,
 };

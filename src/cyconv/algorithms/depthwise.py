@@ -1,0 +1,61 @@
+"""``depthwise``: few channels a group, in vectors over neighbouring pixels or channels."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ..kernels import _depthwise
+from ..kernels._geometry import Geometry
+from ..operands import Array
+from ..problem import ConvProblem
+
+_MACS_PER_SECOND = 2e10
+_BYTES_PER_SECOND = 8e9
+_MOST_CHANNELS = 32
+# Each phase of a strided data gradient reads its own taps; this many is beyond any use of it.
+_MOST_PHASES = 64
+
+
+class Depthwise:
+    """Own microkernels for depthwise convolution, small groups and filters of few channels."""
+
+    name = "depthwise"
+    reproducible = True
+    bound = "gamma_{K+1} sum |x||w|"
+
+    def supports(self, problem: ConvProblem) -> str | None:
+        """Serve groups of few channels."""
+        ci, co = problem.c_in // problem.groups, problem.c_out // problem.groups
+        if max(ci, co) > _MOST_CHANNELS:
+            return f"a group has {ci} to {co} channels, more than {_MOST_CHANNELS}"
+        phases = prod(problem.stride)
+        if problem.op == "dx" and phases > _MOST_PHASES:
+            return f"the stride {problem.stride} has {phases} phases, more than {_MOST_PHASES}"
+        return None
+
+    def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
+        """Need a part of the image for each thread, and sums of weight gradients."""
+        return _depthwise.workspace(geometry, problem.op, threads)
+
+    def cost(self, problem: ConvProblem) -> float:
+        """Count products, and reading and writing the arrays once."""
+        moved = prod(problem.x_shape) + prod(problem.y_shape)
+        return (
+            problem.macs / _MACS_PER_SECOND
+            + moved * problem.compute_dtype.itemsize / _BYTES_PER_SECOND
+        )
+
+    def run(
+        self,
+        problem: ConvProblem,
+        geometry: Geometry,
+        x: Array,
+        w: Array,
+        y: Array,
+        bias: Array | None,
+        scratch: Array,
+        limit: int,
+        threads: int,
+    ) -> bool:
+        """See `Algorithm.run`; hand gradients of non-finite values over."""
+        return _depthwise.run(geometry, problem.op, x, w, y, bias, scratch, threads)

@@ -1,0 +1,14 @@
+from ..operands import Array
+from ._geometry import Geometry
+
+def workspace(geometry: Geometry, op: str, threads: int) -> int: ...
+def run(
+    geometry: Geometry,
+    op: str,
+    x: Array,
+    w: Array,
+    y: Array,
+    bias: Array | None,
+    scratch: Array,
+    threads: int,
+) -> bool: ...

@@ -7,7 +7,7 @@
                     neighbouring elements. Rows of a plane follow each other, and the sum runs over
                     all of them in one go; what falls between two rows is thrown away.
     channel lanes   channels last, one channel a group; a vector holds neighbouring channels, each
-                    with its own weights (`along`).
+                    with its own weights (`along`). The slab holds one vector of channels a pixel.
 
 Weight gradients use the same slabs: rows of the microkernel are then taps, and its depth is pixels
 (`along`, with dy as the other factor). They are summed in the data's type over at most FOLD_PIXELS
@@ -59,9 +59,13 @@ cdef struct blocks_t:
     ptrdiff_t entries                   # vectors of results of a block (pixel lanes), or pixels
     ptrdiff_t depth                     # taps, times channels of the source (pixel lanes)
     ptrdiff_t segments, segment_blocks
-    # Scratch of each thread, and what all share.
-    ptrdiff_t offsets_at, weights_at, positions_at, c_at, sums_at, private_nbytes
-    ptrdiff_t totals_at, task_totals, nbytes
+    # Scratch of each thread (in it: where dy or the weights are, and so on), and what all share.
+    ptrdiff_t weights_at, positions_at, c_at, private_nbytes
+    ptrdiff_t private_at, totals_at, task_totals, nbytes
+
+
+cdef struct line_t:
+    double value[2]             # the bytes of the narrowest vector
 
 
 cdef inline ptrdiff_t _aligned(ptrdiff_t nbytes) noexcept nogil:
@@ -133,24 +137,23 @@ cdef blocks_t _divide(
         b.segments = max(min(b.count, _ceil(FEWEST_TASKS, b.units)), <ptrdiff_t> 1)
     b.segment_blocks = _ceil(b.count, b.segments)
 
-    b.offsets_at = _aligned(b.slab_elements * itemsize)
-    b.weights_at = b.offsets_at + _aligned(2 * b.depth * <ptrdiff_t> sizeof(ptrdiff_t))
-    b.positions_at = b.weights_at
-    if op == 2:
-        b.positions_at += _aligned(b.entries * b.nr * itemsize)      # dy
-    else:
-        b.positions_at += _aligned(b.depth * itemsize * (b.nr if b.channel_lanes else 1))
-    b.c_at = b.positions_at + _aligned(b.entries * <ptrdiff_t> sizeof(ptrdiff_t))
-    b.sums_at = b.c_at
-    b.private_nbytes = b.c_at + _aligned(b.entries * b.nr * itemsize)
+    # Shared: offsets of taps in slab and weights. Private: slab; weights, or dy and positions;
+    # results, or sums of lanes folded and in the data's type.
+    b.private_at = _aligned(2 * b.depth * <ptrdiff_t> sizeof(ptrdiff_t))
     b.task_totals = 0
+    b.weights_at = _aligned(b.slab_elements * itemsize)
     if op == 2:
-        b.task_totals = b.depth * (b.nr if b.channel_lanes else g.co)
-        # Sums of lanes, in the data's type and folded.
+        b.positions_at = b.weights_at + _aligned(b.entries * b.nr * itemsize)
+        b.c_at = b.positions_at + _aligned(b.entries * <ptrdiff_t> sizeof(ptrdiff_t))
         b.private_nbytes = b.c_at + _aligned(
             b.depth * (1 if b.channel_lanes else g.co) * b.nr
             * (itemsize + <ptrdiff_t> sizeof(double)))
-    b.totals_at = threads * b.private_nbytes
+        b.task_totals = b.depth * (b.nr if b.channel_lanes else g.co)
+    else:
+        b.positions_at = b.c_at = (
+            b.weights_at + _aligned(b.depth * itemsize * (b.nr if b.channel_lanes else 1)))
+        b.private_nbytes = b.c_at + _aligned(b.entries * b.nr * itemsize)
+    b.totals_at = b.private_at + threads * b.private_nbytes
     b.nbytes = b.totals_at + _aligned(
         b.units * b.segments * b.task_totals * <ptrdiff_t> sizeof(double))
     return b
@@ -183,10 +186,9 @@ cdef inline ptrdiff_t _slab_place(
          + y // b.step[1]) * b.high[2] + x // b.step[2])
 
 
-cdef void _list_taps(
-    const pass_t *p, const blocks_t *b, ptrdiff_t *offset, ptrdiff_t *weight_offset
-) noexcept nogil:
-    """Offsets of each (channel, tap) in the slab and in the weights."""
+cdef void _list_taps(const pass_t *p, const blocks_t *b, ptrdiff_t *offset) noexcept nogil:
+    """Offsets of each (channel, tap) in the slab, then in the weights."""
+    cdef ptrdiff_t *weight_offset = offset + b.depth
     cdef const axis_t *a0 = &p.axis[0]
     cdef const axis_t *a1 = &p.axis[1]
     cdef const axis_t *a2 = &p.axis[2]
@@ -210,12 +212,27 @@ cdef void _list_taps(
                     k = k + 1
 
 
+cdef inline void _copy_lanes(
+    const floating *source, ptrdiff_t stride, ptrdiff_t lanes, floating *target, ptrdiff_t nr
+) noexcept nogil:
+    """Copy the lanes of one pixel and fill up with zeros."""
+    cdef ptrdiff_t j
+    if stride == 1 and lanes == nr:
+        for j in range(<ptrdiff_t> (nr * sizeof(floating) / sizeof(line_t))):
+            (<line_t *> target)[j] = (<const line_t *> source)[j]
+        return
+    for j in range(lanes):
+        target[j] = source[j * stride]
+    for j in range(lanes, nr):
+        target[j] = 0
+
+
 cdef void _fill_line(
     const pass_t *p, const blocks_t *b, const floating *row, ptrdiff_t x0, ptrdiff_t lanes,
     ptrdiff_t high, floating *target
 ) noexcept nogil:
     """One row of a plane, from source column x0 on in steps; zeros outside the source."""
-    cdef ptrdiff_t step = b.step[2], stride = p.axis[2].source_stride, lo, hi, x, j
+    cdef ptrdiff_t step = b.step[2], stride = p.axis[2].source_stride, lo, hi, x
     cdef const floating *source
     valid_range(x0, step, p.axis[2].size, high, &lo, &hi)
     source = row + x0 * stride
@@ -223,10 +240,7 @@ cdef void _fill_line(
     if b.channel_lanes:
         memset(target, 0, lo * b.nr * sizeof(floating))
         for x in range(lo, hi):
-            for j in range(lanes):
-                target[x * b.nr + j] = source[x * stride + j * p.source_c]
-            for j in range(lanes, b.nr):
-                target[x * b.nr + j] = 0
+            _copy_lanes(source + x * stride, p.source_c, lanes, target + x * b.nr, b.nr)
         memset(target + hi * b.nr, 0, (high - hi) * b.nr * sizeof(floating))
         return
     for x in range(lo):
@@ -293,13 +307,12 @@ cdef void _pixel_sums(
 
 cdef bint _pixel_task(
     const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const floating *source,
-    const floating *w, const floating *bias, floating *result, bint only_finite, char *scratch,
-    ptrdiff_t index
+    const floating *w, const floating *bias, floating *result, bint only_finite,
+    const ptrdiff_t *offset, char *scratch, ptrdiff_t index
 ) noexcept nogil:
     """One block of one group; operands point at the group."""
     cdef floating *slab = <floating *> scratch
-    cdef ptrdiff_t *offset = <ptrdiff_t *> (scratch + b.offsets_at)
-    cdef ptrdiff_t *weight_offset = offset + b.depth
+    cdef const ptrdiff_t *weight_offset = offset + b.depth
     cdef floating *weights = <floating *> (scratch + b.weights_at)
     cdef floating *c = <floating *> (scratch + b.c_at)
     cdef const axis_t *a1 = &p.axis[1]
@@ -308,7 +321,6 @@ cdef bint _pixel_task(
     cdef ptrdiff_t o, k, y, x, pixel = a2.every * a2.result_stride
     cdef ptrdiff_t entries = _ceil((at.rows - 1) * b.high[2] + at.cols, b.nr)
     cdef floating *target
-    _list_taps(p, b, offset, weight_offset)
     if b.depth > 0:
         _fill_slab(p, b, &at, source, 0, slab)
     for o in range(p.lanes):
@@ -335,12 +347,11 @@ cdef bint _pixel_task(
 cdef bint _channel_task(
     const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const floating *source,
     const floating *w, ptrdiff_t weight_lane, const floating *bias, floating *result,
-    ptrdiff_t lanes, bint only_finite, char *scratch, ptrdiff_t index
+    ptrdiff_t lanes, bint only_finite, const ptrdiff_t *offset, char *scratch, ptrdiff_t index
 ) noexcept nogil:
     """One block of a chunk of channels; operands point at the first of them."""
     cdef floating *slab = <floating *> scratch
-    cdef ptrdiff_t *offset = <ptrdiff_t *> (scratch + b.offsets_at)
-    cdef ptrdiff_t *weight_offset = offset + b.depth
+    cdef const ptrdiff_t *weight_offset = offset + b.depth
     cdef floating *weights = <floating *> (scratch + b.weights_at)
     cdef floating *c = <floating *> (scratch + b.c_at)
     cdef const floating *rows[CYCONV_MOST_ROWS]
@@ -352,7 +363,6 @@ cdef bint _channel_task(
     cdef ptrdiff_t pixel = a2.every * a2.result_stride
     cdef floating *target
     cdef floating *row
-    _list_taps(p, b, offset, weight_offset)
     for j in range(b.nr):
         start[j] = bias[j] if bias != NULL and j < lanes else 0
         for k in range(b.depth):
@@ -391,6 +401,8 @@ cdef bint _run_pass(
 ) noexcept nogil:
     """One pass of all groups, whose weights are `group_weights` apart."""
     cdef ptrdiff_t task, unit, index, bad = 0
+    cdef ptrdiff_t *offset = <ptrdiff_t *> scratch
+    _list_taps(p, b, offset)
     for task in prange(b.units * b.count, num_threads=threads, schedule='static'):
         unit = task % b.units
         index = task // b.units
@@ -399,14 +411,14 @@ cdef bint _run_pass(
                 p, b, uk, source + unit * b.nr * p.source_c, w + unit * b.nr * group_weights,
                 group_weights, bias + unit * b.nr if bias != NULL else NULL,
                 result + unit * b.nr * p.result_c, min(b.nr, g.groups - unit * b.nr),
-                only_finite, scratch + threadid() * b.private_nbytes, index
+                only_finite, offset, scratch + b.private_at + threadid() * b.private_nbytes, index
             ):
                 bad += 1
         elif not _pixel_task(
             p, b, uk, source + unit * p.channels * p.source_c, w + unit * group_weights,
             bias + unit * p.lanes if bias != NULL else NULL,
-            result + unit * p.lanes * p.result_c, only_finite,
-            scratch + threadid() * b.private_nbytes, index
+            result + unit * p.lanes * p.result_c, only_finite, offset,
+            scratch + b.private_at + threadid() * b.private_nbytes, index
         ):
             bad += 1
     return bad == 0
@@ -418,7 +430,7 @@ cdef void _copy_gradient(
 ) noexcept nogil:
     """A block of dy as the microkernel's vectors: pixels by lanes, or rows as far apart as those
     of a plane with zeros between."""
-    cdef ptrdiff_t y, x, j
+    cdef ptrdiff_t y, x
     cdef const floating *row
     memset(target, 0, b.entries * b.nr * sizeof(floating))
     for y in range(at.rows):
@@ -426,8 +438,8 @@ cdef void _copy_gradient(
             dy + at.n * g.y_n + at.z * g.y_s[0] + (at.y + y) * g.y_s[1] + at.x * g.y_s[2])
         if b.channel_lanes:
             for x in range(at.cols):
-                for j in range(lanes):
-                    target[(y * at.cols + x) * b.nr + j] = row[x * g.y_s[2] + j * g.y_c]
+                _copy_lanes(
+                    row + x * g.y_s[2], g.y_c, lanes, target + (y * at.cols + x) * b.nr, b.nr)
         else:
             for x in range(at.cols):
                 target[y * b.high[2] + x] = row[x * g.y_s[2]]
@@ -454,23 +466,21 @@ cdef void _tap_sums(
 
 cdef bint _gradient_task(
     const pass_t *p, const geometry_t *g, const blocks_t *b, const cyconv_ukernels *uk,
-    const floating *x, const floating *dy, ptrdiff_t lanes, char *scratch, ptrdiff_t segment,
-    double *totals
+    const floating *x, const floating *dy, ptrdiff_t lanes, const ptrdiff_t *offset,
+    char *scratch, ptrdiff_t segment, double *totals
 ) noexcept nogil:
     """One segment of blocks of a group or chunk: totals of every tap (and lane)."""
     cdef floating *slab = <floating *> scratch
-    cdef ptrdiff_t *offset = <ptrdiff_t *> (scratch + b.offsets_at)
     cdef floating *gradient = <floating *> (scratch + b.weights_at)
     cdef ptrdiff_t *position = <ptrdiff_t *> (scratch + b.positions_at)
     cdef ptrdiff_t outputs = 1 if b.channel_lanes else g.co
     cdef ptrdiff_t count = outputs * b.depth * b.nr
-    cdef double *folded = <double *> (scratch + b.sums_at)
+    cdef double *folded = <double *> (scratch + b.c_at)
     cdef floating *sums = <floating *> (folded + count)
     cdef ptrdiff_t first = segment * b.segment_blocks
     cdef ptrdiff_t last = min(first + b.segment_blocks, b.count)
     cdef ptrdiff_t index, o, i, j, k, y, pending = 0, entries
     cdef place_t at
-    _list_taps(p, b, offset, offset + b.depth)
     for i in range(count):
         folded[i] = 0
     for index in range(first, last):
@@ -514,11 +524,13 @@ cdef bint _run_gradient(
     const floating *x, const floating *dy, floating *dw, char *scratch, int threads
 ) noexcept nogil:
     cdef double *totals = <double *> (scratch + b.totals_at)
-    cdef ptrdiff_t *weight_offset = <ptrdiff_t *> (scratch + b.offsets_at) + b.depth
+    cdef ptrdiff_t *offset = <ptrdiff_t *> scratch
+    cdef ptrdiff_t *weight_offset = offset + b.depth
     cdef ptrdiff_t task, unit, segment, k, o, s, bad = 0, inputs, outputs, lanes
     cdef double total
     inputs = b.nr if b.channel_lanes else g.ci
     outputs = b.nr if b.channel_lanes else g.co
+    _list_taps(p, b, offset)
     for task in prange(
         b.units * b.segments, num_threads=threads, schedule='dynamic', chunksize=1
     ):
@@ -526,13 +538,13 @@ cdef bint _run_gradient(
         segment = task % b.segments
         if not _gradient_task(
             p, g, b, uk, x + unit * inputs * g.x_c, dy + unit * outputs * g.y_c,
-            min(b.nr, g.groups - unit * b.nr), scratch + threadid() * b.private_nbytes, segment,
+            min(b.nr, g.groups - unit * b.nr), offset,
+            scratch + b.private_at + threadid() * b.private_nbytes, segment,
             totals + task * b.task_totals
         ):
             bad += 1
     if bad > 0:
         return False
-    _list_taps(p, b, weight_offset - b.depth, weight_offset)
     for unit in range(b.units):
         lanes = min(outputs, g.groups * g.co - unit * outputs)
         for o in range(lanes):

@@ -143,7 +143,7 @@ class Case:
     def parse(cls, name, text):
         tokens = text.split()
         bias = tokens[-1] == "bias"
-        number = dict((t.rstrip("0123456789x:"), t.lstrip("ngcoikspd")) for t in tokens[: 9])
+        number = {t.rstrip("0123456789x:"): t.lstrip("ngcoikspd") for t in tokens[:9]}
         size = tuple(int(v) for v in number["i"].split("x"))
         ndim = len(size)
         ints = {key: tuple(int(v) for v in _axes(number[key], ndim)) for key in "ksd"}
@@ -160,15 +160,25 @@ class Case:
     @property
     def out_size(self):
         return tuple(
-            map(oracle.forward_size, self.in_size, self.kernel, self.stride, self.padding, self.dilation)
+            map(
+                oracle.forward_size,
+                self.in_size,
+                self.kernel,
+                self.stride,
+                self.padding,
+                self.dilation,
+            )
         )
 
     @property
     def arguments(self):
         """Keywords of the package's functions."""
-        return dict(
-            stride=self.stride, padding=self.padding, dilation=self.dilation, groups=self.groups
-        )
+        return {
+            "stride": self.stride,
+            "padding": self.padding,
+            "dilation": self.dilation,
+            "groups": self.groups,
+        }
 
     def _shape(self, first, channels, size, layout):
         return (first, *size, channels) if layout == "nhwc" else (first, channels, *size)
@@ -188,7 +198,7 @@ class Case:
         )
 
     def operands(self, op, dtype, layout="nchw"):
-        """The two arrays that the operator takes, the bias, and the shape of a gradient (or None)."""
+        """The operator's two arrays, the bias, and the shape of a gradient (or None)."""
         rng = np.random.default_rng(zlib.crc32(self.name.encode()))
         arrays = {}
         for key, shape in (("x", self.x_shape()), ("w", self.w_shape()), ("y", self.y_shape())):

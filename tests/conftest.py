@@ -70,8 +70,12 @@ def python():
 
     def run(code, env=None, timeout=60, arguments=()):
         with subprocess.Popen(
-            [sys.executable, *arguments, "-c", code], env=_environment(env), text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            [sys.executable, *arguments, "-c", code],
+            env=_environment(env),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
         ) as process:
             try:
                 out, err = process.communicate(timeout=timeout)
@@ -102,7 +106,8 @@ for environment in environments:
             with warnings.catch_warnings(record=True) as caught:
                 scope = {"np": np, "cyconv": cyconv}
                 exec(code, scope)
-            answer = [scope["answer"], [str(w.message) for w in caught if w.category is cyconv.CyconvWarning]]
+            messages = [str(w.message) for w in caught if w.category is cyconv.CyconvWarning]
+            answer = [scope["answer"], messages]
         except BaseException:
             answer = ["failed", traceback.format_exc()]
         os.write(write, json.dumps(answer).encode())
@@ -119,8 +124,8 @@ def under_environments(python):
     """Run code once under each environment: (code, [env, ...]) -> [(answer, warnings), ...].
 
     The package reads the environment at first use, so one interpreter imports it and then forks a
-    child for each environment.  The code leaves its result in ``answer`` (JSON); the warnings are the
-    messages of the CyconvWarnings that it caused.
+    child for each environment.  The code leaves its result in ``answer`` (JSON); the warnings are
+    the messages of the CyconvWarnings that it caused.
     """
 
     def run(code, environments, timeout=60):

@@ -1,9 +1,11 @@
-"""Bench for the reports: run a call in any strategy, layout, type and thread count on NCHW arrays."""
+"""Bench for the reports: run a call in any strategy, layout, type and thread count on NCHW
+arrays.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import oracle
@@ -30,7 +32,11 @@ class Lab:
         return (shape[0], *shape[2:], shape[1]) if self.layout == "nhwc" else tuple(shape)
 
     def keywords(self, ndim, more):
-        own = dict(layout=oracle.layout_name(self.layout, ndim), strategy=self.strategy, threads=self.threads)
+        own = {
+            "layout": oracle.layout_name(self.layout, ndim),
+            "strategy": self.strategy,
+            "threads": self.threads,
+        }
         return own | more
 
     def _bias(self, bias):
@@ -42,22 +48,32 @@ class Lab:
 
     def conv(self, x, w, bias=None, **more):
         x, w = self.array(x), self.array(w)
-        return self._back(cyconv.conv_forward(x, w, self._bias(bias), **self.keywords(w.ndim - 2, more)))
+        return self._back(
+            cyconv.conv_forward(x, w, self._bias(bias), **self.keywords(w.ndim - 2, more))
+        )
 
     def transposed(self, x, w, bias=None, **more):
         x, w = self.array(x), self.array(w)
-        return self._back(cyconv.conv_transpose(x, w, self._bias(bias), **self.keywords(w.ndim - 2, more)))
+        return self._back(
+            cyconv.conv_transpose(x, w, self._bias(bias), **self.keywords(w.ndim - 2, more))
+        )
 
     def dx(self, dy, w, shape, **more):
         dy, w, shape = self.array(dy), self.array(w), self.shape(shape)
-        return self._back(cyconv.conv_data_backward(dy, w, shape, **self.keywords(w.ndim - 2, more)))
+        return self._back(
+            cyconv.conv_data_backward(dy, w, shape, **self.keywords(w.ndim - 2, more))
+        )
 
     def dw(self, x, dy, shape, **more):
         x, dy, shape = self.array(x), self.array(dy), self.shape(shape)
-        return self._back(cyconv.conv_weight_backward(x, dy, shape, **self.keywords(x.ndim - 2, more)))
+        return self._back(
+            cyconv.conv_weight_backward(x, dy, shape, **self.keywords(x.ndim - 2, more))
+        )
 
     def db(self, dy):
-        return cyconv.bias_backward(self.array(dy), layout=oracle.layout_name(self.layout, np.ndim(dy) - 2))
+        return cyconv.bias_backward(
+            self.array(dy), layout=oracle.layout_name(self.layout, np.ndim(dy) - 2)
+        )
 
     @property
     def tolerance(self):
@@ -70,7 +86,7 @@ def near(got, truth, relative):
     assert worst <= relative * max(np.max(np.abs(truth), initial=0), 1e-300)
 
 
-@lru_cache(maxsize=None)
+@cache
 def random(*shape, dtype="float64", seed=0):
     a = np.random.default_rng((seed, *shape)).standard_normal(shape).astype(dtype)
     a.flags.writeable = False

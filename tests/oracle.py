@@ -1,10 +1,11 @@
 """The truth that the tests compare with: convolution from its definition, one kernel tap at a time.
 
-Written from the formulas alone and importing nothing of the package.  Everything is computed in a type
-wider than the data (float64 for float32 and the half types, long double for float64), so that the
-oracle's own rounding is far below the bound of any strategy.  Padding is zeros that take part: a NaN
-weight over padding gives NaN.  Shapes and keywords are those of the package's own functions, with the
-layout spelt ``"nchw"`` or ``"nhwc"`` for every rank, and padding as an integer or (low, high) pairs.
+Written from the formulas alone and importing nothing of the package.  Everything is computed in a
+type wider than the data (float64 for float32 and the half types, long double for float64), so
+that the oracle's own rounding is far below the bound of any strategy.  Padding is zeros that take
+part: a NaN weight over padding gives NaN.  Shapes and keywords are those of the package's own
+functions, with the layout spelt ``"nchw"`` or ``"nhwc"`` for every rank, and padding as an
+integer or (low, high) pairs.
 """
 
 from __future__ import annotations
@@ -67,9 +68,12 @@ def _wide(*arrays):
 def _taps(kernel, stride, dilation, out):
     """For every tap its index and the slices of the padded image that it meets."""
     for tap in np.ndindex(*kernel):
-        yield tap, tuple(
-            slice(t * d, t * d + (o - 1) * s + 1, s)
-            for t, s, d, o in zip(tap, stride, dilation, out, strict=True)
+        yield (
+            tap,
+            tuple(
+                slice(t * d, t * d + (o - 1) * s + 1, s)
+                for t, s, d, o in zip(tap, stride, dilation, out, strict=True)
+            ),
         )
 
 
@@ -90,7 +94,11 @@ def forward(x, w, bias=None, *, stride=1, padding=0, dilation=1, groups=1, layou
     wide = _wide(x, w)
     x, w = to_first(x, layout).astype(wide), to_first(w, layout).astype(wide)
     ndim, kernel = w.ndim - 2, w.shape[2:]
-    stride, dilation, padding = per_axis(stride, ndim), per_axis(dilation, ndim), pairs(padding, ndim)
+    stride, dilation, padding = (
+        per_axis(stride, ndim),
+        per_axis(dilation, ndim),
+        pairs(padding, ndim),
+    )
     out = tuple(map(forward_size, x.shape[2:], kernel, stride, padding, dilation))
     x = np.pad(x, ((0, 0), (0, 0), *padding))
     y = np.zeros((x.shape[0], groups, w.shape[0] // groups, int(np.prod(out))), wide)
@@ -110,7 +118,11 @@ def data_backward(dy, w, input_shape, *, stride=1, padding=0, dilation=1, groups
     dy, w = to_first(dy, layout).astype(wide), to_first(w, layout).astype(wide)
     ndim, kernel, out = w.ndim - 2, w.shape[2:], dy.shape[2:]
     size = input_shape[1:-1] if layout == "nhwc" else input_shape[2:]
-    stride, dilation, padding = per_axis(stride, ndim), per_axis(dilation, ndim), pairs(padding, ndim)
+    stride, dilation, padding = (
+        per_axis(stride, ndim),
+        per_axis(dilation, ndim),
+        pairs(padding, ndim),
+    )
     padded = [n + lo + hi for n, (lo, hi) in zip(size, padding, strict=True)]
     dx = np.zeros((dy.shape[0], groups * w.shape[1], *padded), wide)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -122,13 +134,19 @@ def data_backward(dy, w, input_shape, *, stride=1, padding=0, dilation=1, groups
     return to_layout(dx[(..., *inside)], layout)
 
 
-def weight_backward(x, dy, weight_shape, *, stride=1, padding=0, dilation=1, groups=1, layout="nchw"):
+def weight_backward(
+    x, dy, weight_shape, *, stride=1, padding=0, dilation=1, groups=1, layout="nchw"
+):
     """dw[o,c,r] = sum over batch and pixels of dy[n,o,p] * x[n,c,p*stride + r*dilation - pad]."""
     wide = _wide(x, dy)
     x, dy = to_first(x, layout).astype(wide), to_first(dy, layout).astype(wide)
     ndim, out = dy.ndim - 2, dy.shape[2:]
     kernel = weight_shape[1:-1] if layout == "nhwc" else weight_shape[2:]
-    stride, dilation, padding = per_axis(stride, ndim), per_axis(dilation, ndim), pairs(padding, ndim)
+    stride, dilation, padding = (
+        per_axis(stride, ndim),
+        per_axis(dilation, ndim),
+        pairs(padding, ndim),
+    )
     x = np.pad(x, ((0, 0), (0, 0), *padding))
     dw = np.zeros((dy.shape[1], x.shape[1] // groups, *kernel), wide)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -142,16 +160,28 @@ def weight_backward(x, dy, weight_shape, *, stride=1, padding=0, dilation=1, gro
 def transposed(
     x, w, bias=None, *, stride=1, padding=0, output_padding=0, dilation=1, groups=1, layout="nchw"
 ):
-    """Data backward with x for dy, w as (C_in, C_out/groups, k...) and the size from the formula."""
+    """Data backward with x for dy, w as (C_in, C_out/groups, k...), the size from the formula."""
     ndim = w.ndim - 2
     first_x, first_w = to_first(x, layout), to_first(w, layout)
     geometry = per_axis(stride, ndim), pairs(padding, ndim), per_axis(dilation, ndim)
     size = tuple(
-        map(transposed_size, first_x.shape[2:], first_w.shape[2:], *geometry, per_axis(output_padding, ndim))
+        map(
+            transposed_size,
+            first_x.shape[2:],
+            first_w.shape[2:],
+            *geometry,
+            per_axis(output_padding, ndim),
+        )
     )
     channels = first_w.shape[1] * groups
     shape = (x.shape[0], *size, channels) if layout == "nhwc" else (x.shape[0], channels, *size)
-    keywords = dict(stride=stride, padding=padding, dilation=dilation, groups=groups, layout=layout)
+    keywords = {
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "groups": groups,
+        "layout": layout,
+    }
     y = data_backward(x, w, shape, **keywords)
     if bias is not None:
         y = y + to_layout(bias.reshape(1, -1, *(1,) * ndim), layout)

@@ -1,4 +1,6 @@
-"""What an import costs and promises: nothing but NumPy and scipy.linalg, no warning, a true __all__."""
+"""What an import costs and promises: nothing but NumPy and scipy.linalg, no warning, a true
+__all__.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,31 @@ import cyconv
 
 LOADED = "import json, sys; print(json.dumps(sorted(sys.modules)))"
 PUBLIC = {
-    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-    "conv_forward", "conv_data_backward", "conv_weight_backward", "conv_transpose", "bias_backward",
-    "config", "get_config", "ConvProblem", "plan", "Plan", "explain", "tuned", "clear_cache",
-    "show_config", "strategies", "CyconvError", "ShapeError", "UnsupportedError", "DTypeError",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "conv_forward",
+    "conv_data_backward",
+    "conv_weight_backward",
+    "conv_transpose",
+    "bias_backward",
+    "config",
+    "get_config",
+    "ConvProblem",
+    "plan",
+    "Plan",
+    "explain",
+    "tuned",
+    "clear_cache",
+    "show_config",
+    "strategies",
+    "CyconvError",
+    "ShapeError",
+    "UnsupportedError",
+    "DTypeError",
     "CyconvWarning",
 }
 
@@ -22,7 +45,9 @@ PUBLIC = {
 def test_import_loads_numpy_scipy_linalg_and_itself(python):
     base = set(json.loads(python("import numpy, scipy.linalg\n" + LOADED)))
     more = set(json.loads(python("import numpy, scipy.linalg, cyconv\n" + LOADED))) - base
-    standard = json.loads(python("import json, sys; print(json.dumps(sorted(sys.stdlib_module_names)))"))
+    standard = json.loads(
+        python("import json, sys; print(json.dumps(sorted(sys.stdlib_module_names)))")
+    )
     foreign = {name.split(".")[0] for name in more} - {"cyconv"} - set(standard)
     assert not {name for name in foreign if not name.startswith(("_cython", "cython_runtime"))}
 
@@ -52,7 +77,7 @@ def test_all_is_true():
     assert len(set(cyconv.__all__)) == len(cyconv.__all__)
     for name in cyconv.__all__:
         assert hasattr(cyconv, name), name
-    assert PUBLIC <= set(cyconv.__all__)
+    assert set(cyconv.__all__) >= PUBLIC
     scope = {}
     exec("from cyconv import *", scope)
     assert set(cyconv.__all__) <= set(scope)
@@ -71,7 +96,7 @@ PLAIN = ("conv1d", "conv2d", "conv3d", "conv_forward", "conv_data_backward", "co
 TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "conv_transpose")
 
 
-@pytest.mark.parametrize("name", (*PLAIN, *TRANSPOSED))
+@pytest.mark.parametrize("name", [*PLAIN, *TRANSPOSED])
 def test_functions_share_their_keywords(name):
     """Three operands, and the keywords of the contract, keyword-only."""
     parameters = inspect.signature(getattr(cyconv, name)).parameters

@@ -22,13 +22,27 @@ PACKAGE = Path(__file__).parents[1] / "src" / "cyconv"
 FLOORS = (
     ("errors",),
     ("arguments", "operands", "problem", "settings", "workspace"),
-    ("kernels._blas", "kernels._geometry", "kernels._openmp", "kernels.blas_threads", "split"),
-    ("kernels._patches", "request"),
-    ("kernels._direct", "kernels._gemm"),
+    (
+        "kernels._blas",
+        "kernels._geometry",
+        "kernels._openmp",
+        "kernels._ukernels",
+        "kernels.blas_threads",
+        "split",
+    ),
+    ("kernels._passes", "kernels._patches", "request"),
+    ("kernels._depthwise", "kernels._direct", "kernels._gemm", "kernels._implicit_gemm"),
     ("kernels",),
-    ("algorithms.base",),
+    ("algorithms.base", "isa"),
     ("algorithms._matrix",),
-    ("algorithms.direct", "algorithms.im2col", "algorithms.pointwise", "algorithms.reference"),
+    (
+        "algorithms.depthwise",
+        "algorithms.direct",
+        "algorithms.im2col",
+        "algorithms.implicit_gemm",
+        "algorithms.pointwise",
+        "algorithms.reference",
+    ),
     ("algorithms",),
     ("select",),
     ("binding",),
@@ -61,7 +75,9 @@ FLOOR = {module: number for number, floor in enumerate(FLOORS) for module in flo
 
 # The compiled module that each strategy runs on, besides Geometry.
 KERNEL_OF = {
+    "depthwise": {"kernels._depthwise"},
     "direct": {"kernels._direct"},
+    "implicit_gemm": {"kernels._implicit_gemm"},
     "im2col": {"kernels._gemm"},
     "pointwise": {"kernels._gemm"},
     "reference": set(),
@@ -81,6 +97,8 @@ LONGER = {
     "problem.py": (400, "one class"),
     "settings.py": (340, "every setting and variable has its owner here"),
     "explanation.py": (360, "plan and explain, mostly docstrings"),
+    "kernels/_depthwise.pyx": (640, "pixel and channel lanes over the same slabs"),
+    "kernels/_implicit_gemm.pyx": (720, "three operators over the same blocks"),
 }
 
 _CIMPORT = re.compile(r"^\s*cimport\s+(.+)$", re.MULTILINE)
@@ -133,7 +151,7 @@ def _python_imports(text, module, is_package):
 def _cython_imports(text, module):
     for dots, base, names in _FROM_CIMPORT.findall(text):
         source = _absolute(module, False, len(dots), base)
-        for name in names.strip("()\n ").replace("\n", " ").split(","):
+        for name in names.strip("()\n, ").replace("\n", " ").split(","):
             yield source, name.split()[0]
     for names in (*_CIMPORT.findall(text), *_PLAIN_IMPORT.findall(text)):
         for name in names.split(","):
@@ -217,6 +235,7 @@ def test_the_arrows_are_seen():
             ".pyx",
             {("cyconv.room.a", "f"), ("cyconv.room.a", "g")},
         ),
+        ("from .a cimport (\n  f, g,\n)", ".pxd", {("cyconv.room.a", "f"), ("cyconv.room.a", "g")}),
         ("cimport numpy as cnp", ".pxd", {("numpy", None)}),
         ("import os, sys", ".pyx", {("os", None), ("sys", None)}),
         ("from ..settings import resolve", ".pyx", {("cyconv.settings", "resolve")}),
@@ -279,6 +298,21 @@ def test_openmp_has_one_owner():
     assert {name for name, text in texts.items() if "omp.h" in text} == {"openmp_compat.h"}
     assert {name for name, text in texts.items() if "openmp_compat.h" in text} == {"_openmp.pyx"}
     assert not {module for module in MODULES if "openmp" in foreign_imports(module)}
+
+
+def test_microkernels_have_one_owner():
+    """``_ukernels`` alone sees the C; which processor has what is asked in one place."""
+    texts = {
+        path.name: path.read_text(encoding="utf-8")
+        for path in (*_sources(".h", ".pyx", ".pxd"), *PACKAGE.glob("kernels/ukernel/*.c"))
+    }
+    extern = re.compile(r'cdef extern from "ukernel')
+    assert {name for name, text in texts.items() if extern.search(text)} == {
+        "_ukernels.pxd",
+        "_ukernels.pyx",
+    }
+    asking = {name for name, text in texts.items() if "__builtin_cpu_supports" in text}
+    assert asking == {"dispatch.c"}
 
 
 @pytest.mark.parametrize("module", sorted(filter(below, FLOOR)), ids=lambda m: m or "cyconv")

@@ -1,7 +1,8 @@
-"""Memory: workspaces stay within the limit, repeated calls do not grow, interrupts leave nothing broken.
+"""Memory: workspaces stay within the limit, repeated calls do not grow, interrupts leave nothing
+broken.
 
-Resident memory is measured in fresh processes: the high-water mark of /proc/self/status, reset before
-the call that is measured.
+Resident memory is measured in fresh processes: the high-water mark of /proc/self/status, reset
+before the call that is measured.
 """
 
 from __future__ import annotations
@@ -52,9 +53,11 @@ def _growth(python, code, timeout=100):
 
 
 @linux
-@pytest.mark.parametrize("batch, size, limit, threads_here", [(16, 224, 64, 1), (2, 56, 1, 2)])
+@pytest.mark.parametrize(
+    ("batch", "size", "limit", "threads_here"), [(16, 224, 64, 1), (2, 56, 1, 2)]
+)
 def test_columns_never_cover_the_batch(python, batch, size, limit, threads_here):
-    """x (16,64,224,224), w (3,64,9,9), padding 4 by im2col: 16.6 GB of columns, 1 GB for an image."""
+    """x (16,64,224,224), w (3,64,9,9), padding 4, im2col: 16.6 GB of columns, 1 GB an image."""
     code = f"""
 x = np.zeros(({batch}, 64, {size}, {size}), "f4")
 x[:, :, ::50] = 1
@@ -73,7 +76,7 @@ def call():
 
 
 @linux
-@pytest.mark.parametrize("operator", ("dx", "dw"))
+@pytest.mark.parametrize("operator", ["dx", "dw"])
 def test_gradients_keep_the_limit(python, operator):
     code = f"""
 x = np.ones((4, 64, 56, 112), "f4")
@@ -91,10 +94,10 @@ def call():
 
 
 @linux
-@pytest.mark.parametrize("dtype", ("f2", ">f4", ">f8"))
-@pytest.mark.parametrize("strategy_of_copy", ("auto", "im2col", "direct", "pointwise"))
+@pytest.mark.parametrize("dtype", ["f2", ">f4", ">f8"])
+@pytest.mark.parametrize("strategy_of_copy", ["auto", "im2col", "direct", "pointwise"])
 def test_conversion_copies_count(python, dtype, strategy_of_copy):
-    """An operand of another byte order or half type, larger than the limit, is never copied whole."""
+    """An operand of another byte order or a half type, above the limit, is never copied whole."""
     code = f"""
 x = np.ones((32, 32, 128, 128), {dtype!r})
 w = np.ones((2, 32, 1, 1), {dtype!r})
@@ -139,7 +142,9 @@ def call():
 @linux
 def test_repeated_calls_do_not_grow(python):
     """2000 calls of each operator and type, then of ever new shapes; released by clear_cache()."""
-    answer = python(METER + """
+    answer = python(
+        METER
+        + """
 x = {d: np.ones((2, 8, 20, 20)).astype(d) for d in ("f4", "f8", "f2", ">f4")}
 w = {d: np.ones((8, 8, 3, 3)).astype(d) for d in x}
 def calls(n):
@@ -158,7 +163,9 @@ def shapes():
     for n in range(3000):
         cyconv.conv1d(np.ones((1, 1, 3 + n)), np.ones((1, 1, 3)))
 print(growth(shapes) / MIB)
-""", env={"CYCONV_NUM_THREADS": 1})
+""",
+        env={"CYCONV_NUM_THREADS": 1},
+    )
     same, changing = map(float, answer.split())
     assert same <= 3
     assert changing <= 16, "the cache of plans has no end"
@@ -166,7 +173,10 @@ print(growth(shapes) / MIB)
 
 @linux
 def test_clear_cache_releases_the_workspaces(python):
-    held = float(python(METER + """
+    held = float(
+        python(
+            METER
+            + """
 x, w = np.ones((1, 64, 112, 112), "f4"), np.ones((8, 64, 7, 7), "f4")
 cyconv.conv2d(x, w, padding=3, strategy="im2col", threads=1)
 cyconv.clear_cache()
@@ -176,13 +186,27 @@ with cyconv.config(workspace_limit=200 * MIB):
 cyconv.clear_cache()
 gc.collect()
 print((_status("VmRSS") - before) / MIB)
-"""))
+"""
+        )
+    )
     assert held <= 8
 
 
-@pytest.mark.parametrize("limit", (64 * 1024, 256 * 1024, MIB))
-@pytest.mark.parametrize("name", ("seven", "many_pixels", "channels_65", "many_images", "volume", "groups",
-                                  "pointwise_wide", "asymmetric_all", "line_long"))
+@pytest.mark.parametrize("limit", [64 * 1024, 256 * 1024, MIB])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "seven",
+        "many_pixels",
+        "channels_65",
+        "many_images",
+        "volume",
+        "groups",
+        "pointwise_wide",
+        "asymmetric_all",
+        "line_long",
+    ],
+)
 def test_a_small_limit_is_honoured(name, limit, strategy, layout):
     """plan.workspace_nbytes stays below it, and the results are right."""
     case = CASES[name]
@@ -198,10 +222,12 @@ def test_a_small_limit_is_honoured(name, limit, strategy, layout):
             size = oracle.OPERATORS[op](abs(a), abs(b), None if op == "fwd" else shape, **more)
             if bias is not None:
                 size = size + np.max(abs(bias))
-            oracle.assert_within(got, truth, oracle.bound(size, case.terms(op), dtype), f"{op} {short}")
+            oracle.assert_within(
+                got, truth, oracle.bound(size, case.terms(op), dtype), f"{op} {short}"
+            )
 
 
-@pytest.mark.parametrize("limit", (0, 1, 1000))
+@pytest.mark.parametrize("limit", [0, 1, 1000])
 def test_an_absurd_limit_still_computes(limit, any_strategy):
     """Nothing fits: another strategy, at last direct, which needs no workspace."""
     rng = np.random.default_rng(0)
@@ -222,7 +248,7 @@ def test_explain_says_the_workspace():
 
 
 @linux
-@pytest.mark.parametrize("strategy_of_loop", ("im2col", "direct", "auto"))
+@pytest.mark.parametrize("strategy_of_loop", ["im2col", "direct", "auto"])
 def test_ctrl_c_leaves_the_library_usable(python, strategy_of_loop):
     """An interrupt in the middle of a loop of calls ends it; the next call is right."""
     python(f"""
@@ -249,7 +275,8 @@ for turn in range(3):
 
 def test_memory_error_leaves_the_library_usable(python):
     """Address space runs out inside a call: MemoryError, then smaller calls still work."""
-    python("""
+    python(
+        """
 import resource
 import numpy as np, cyconv
 x, w = np.ones((1, 4, 600, 600)), np.ones((64, 4, 3, 3))
@@ -257,7 +284,8 @@ small = np.ones((1, 4, 10, 10))
 assert (cyconv.conv2d(small, w, strategy="im2col") == 36).all()
 with open("/proc/self/statm") as statm:
     used = int(statm.read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + 60 * 2**20, resource.getrlimit(resource.RLIMIT_AS)[1]))
+most = resource.getrlimit(resource.RLIMIT_AS)[1]
+resource.setrlimit(resource.RLIMIT_AS, (used + 60 * 2**20, most))
 for strategy in ("im2col", "direct", "auto"):
     try:
         cyconv.conv2d(x, w, strategy=strategy)
@@ -266,4 +294,6 @@ for strategy in ("im2col", "direct", "auto"):
     else:
         raise SystemExit("170 MB in 60 MB")
     assert (cyconv.conv2d(small, w, strategy=strategy) == 36).all()
-""", env={"OPENBLAS_NUM_THREADS": 1})
+""",
+        env={"OPENBLAS_NUM_THREADS": 1},
+    )

@@ -39,10 +39,18 @@ def texts(draw):
 
     pads = tuple(str(lo) if lo == hi else f"{lo}:{hi}" for lo, hi in padding)
     tokens = [
-        op, draw(st.sampled_from(TYPES)), draw(st.sampled_from(LAYOUTS)),
-        f"n{draw(st.integers(1, 70))}", f"g{groups}", f"ci{channels[0]}", f"co{channels[1]}",
-        "i" + "x".join(map(str, size)), "k" + "x".join(map(str, kernel)),
-        "s" + once(tuple(map(str, stride))), "p" + once(pads), "d" + once(tuple(map(str, dilation))),
+        op,
+        draw(st.sampled_from(TYPES)),
+        draw(st.sampled_from(LAYOUTS)),
+        f"n{draw(st.integers(1, 70))}",
+        f"g{groups}",
+        f"ci{channels[0]}",
+        f"co{channels[1]}",
+        "i" + "x".join(map(str, size)),
+        "k" + "x".join(map(str, kernel)),
+        "s" + once(tuple(map(str, stride))),
+        "p" + once(pads),
+        "d" + once(tuple(map(str, dilation))),
     ]
     return " ".join(tokens + (["bias"] if op == "fwd" and draw(st.booleans()) else []))
 
@@ -75,8 +83,19 @@ def test_any_difference_is_a_difference(text, random):
 
 def test_the_example_of_the_contract():
     problem = ConvProblem.parse("fwd f32 nchw n8 g1 ci64 co96 i56x56 k3x3 s1 p1 d1")
-    assert (problem.op, problem.batch, problem.groups, problem.c_in, problem.c_out) == ("fwd", 8, 1, 64, 96)
-    assert (problem.layout, problem.dtype, problem.ndim, problem.has_bias) == ("nchw", "f32", 2, False)
+    assert (problem.op, problem.batch, problem.groups, problem.c_in, problem.c_out) == (
+        "fwd",
+        8,
+        1,
+        64,
+        96,
+    )
+    assert (problem.layout, problem.dtype, problem.ndim, problem.has_bias) == (
+        "nchw",
+        "f32",
+        2,
+        False,
+    )
     assert tuple(problem.out_size)[-2:] == (56, 56)
     assert problem.x_shape == (8, 64, 56, 56)
     assert problem.w_shape == (96, 64, 3, 3)
@@ -87,7 +106,9 @@ def test_the_example_of_the_contract():
 
 @pytest.mark.parametrize("name", CASES)
 def test_named_problems(name):
-    """Shapes, sizes and counts of every named problem, in both layouts; the bench files' strings parse."""
+    """Shapes, sizes and counts of every named problem, in both layouts; the bench files' strings
+    parse.
+    """
     case = CASES[name]
     for op in OPERATORS:
         for layout in LAYOUTS:
@@ -125,10 +146,17 @@ def test_frozen_and_compared_by_value():
     assert len({problem, ConvProblem.parse(string("plain"))}) == 1
 
 
-@pytest.mark.parametrize("field, value, kind", [
-    ("op", "bwd", ValueError), ("groups", 0, ValueError), ("groups", 3, ValueError), ("batch", -1, ValueError),
-    ("layout", "chwn", ValueError), ("dtype", "i32", ValueError),
-])
+@pytest.mark.parametrize(
+    ("field", "value", "kind"),
+    [
+        ("op", "bwd", ValueError),
+        ("groups", 0, ValueError),
+        ("groups", 3, ValueError),
+        ("batch", -1, ValueError),
+        ("layout", "chwn", ValueError),
+        ("dtype", "i32", ValueError),
+    ],
+)
 def test_validated_on_construction(field, value, kind):
     problem = ConvProblem.parse("fwd f32 nchw n2 g2 ci4 co6 i7x6 k3x3 s1 p1 d1")
     assert dataclasses.replace(problem) == problem
@@ -154,7 +182,10 @@ def test_sizes_do_not_overflow():
 
 def test_explain_takes_arrays_or_shapes():
     x, w = np.ones((2, 3, 9, 8), "f4"), np.ones((4, 3, 3, 3), "f4")
-    given_arrays, given_shapes = cyconv.explain(x, w, padding=1), cyconv.explain(x.shape, w.shape, padding=1)
+    given_arrays, given_shapes = (
+        cyconv.explain(x, w, padding=1),
+        cyconv.explain(x.shape, w.shape, padding=1),
+    )
     assert given_arrays.flop == given_shapes.flop == 2 * 2 * 4 * 72 * 27
     assert given_arrays.strategy in cyconv.strategies()
     assert given_arrays.reason
@@ -163,6 +194,12 @@ def test_explain_takes_arrays_or_shapes():
     for name in cyconv.strategies():
         assert name in table
     y = (2, 4, 9, 8)
-    assert cyconv.explain(y, w.shape, x.shape, operator="data_backward", padding=1).flop == given_arrays.flop
-    assert cyconv.explain(x.shape, y, w.shape, operator="weight_backward", padding=1).flop == given_arrays.flop
+    assert (
+        cyconv.explain(y, w.shape, x.shape, operator="data_backward", padding=1).flop
+        == given_arrays.flop
+    )
+    assert (
+        cyconv.explain(x.shape, y, w.shape, operator="weight_backward", padding=1).flop
+        == given_arrays.flop
+    )
     assert cyconv.explain(y, w.shape, operator="transposed", padding=1).flop > 0

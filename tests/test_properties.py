@@ -1,7 +1,8 @@
-"""What must hold for any problem: convolution is bilinear, local to groups and images, and self-adjoint.
+"""What must hold for any problem: convolution is bilinear, local to groups and images, and
+self-adjoint.
 
-Shapes and parameters come from hypothesis; values are float64 noise.  "Equal" means 1e-12 of the sum of
-absolute products, unless a test says bit for bit.
+Shapes and parameters come from hypothesis; values are float64 noise.  "Equal" means 1e-12 of the
+sum of absolute products, unless a test says bit for bit.
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ def problems(draw, groups=None):
     g = groups or draw(st.sampled_from((1, 1, 2, 3)))
     axes = []
     for _ in range(ndim):
-        kernel, stride, dilation = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+        kernel, stride, dilation = (
+            draw(st.integers(1, 4)),
+            draw(st.integers(1, 3)),
+            draw(st.integers(1, 3)),
+        )
         pad = draw(st.integers(0, 4)), draw(st.integers(0, 4))
         least = max(1, oracle.extent(kernel, dilation) - sum(pad))
         axes.append((draw(st.integers(least, max(least, top))), kernel, stride, pad, dilation))
     size, kernel, stride, padding, dilation = zip(*axes, strict=True)
     c_in, c_out = g * draw(st.integers(1, 3)), g * draw(st.integers(1, 4))
-    keywords = dict(stride=stride, padding=padding, dilation=dilation, groups=g)
+    keywords = {"stride": stride, "padding": padding, "dilation": dilation, "groups": g}
     return keywords, (draw(st.integers(1, 3)), c_in, *size), (c_out, c_in // g, *kernel)
 
 
@@ -168,7 +173,8 @@ def test_transposed_is_data_backward(problem, seed, layout, strategy, data):
     small = n.y.shape[1:-1] if layout == "nhwc" else n.y.shape[2:]
     kernel = n.w.shape[1:-1] if layout == "nhwc" else n.w.shape[2:]
     extra = tuple(
-        data.draw(st.integers(0, max(s, d) - 1)) for s, d in zip(geometry[0], geometry[2], strict=True)
+        data.draw(st.integers(0, max(s, d) - 1))
+        for s, d in zip(geometry[0], geometry[2], strict=True)
     )
     size = tuple(map(oracle.transposed_size, small, kernel, *geometry, extra))
     if min(size) < 1:

@@ -8,7 +8,7 @@ Expected numbers are those of the reports.
 from __future__ import annotations
 
 import warnings
-from functools import lru_cache
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -23,7 +23,7 @@ import cyconv
 
 def test_b01_every_axis_has_its_own_parameters(lab):
     x, w = random(1, 1, 50, 50, dtype=lab.dtype), random(1, 3, 3, 5, dtype=lab.dtype)
-    a = dict(stride=(2, 1), padding=(4, 2), dilation=(3, 1))
+    a = {"stride": (2, 1), "padding": (4, 2), "dilation": (3, 1)}
     y = lab.transposed(x, w, output_padding=0, **a)
     assert y.shape == (1, 3, 97, 50)
     near(y, oracle.transposed(x, w, **a), lab.tolerance)
@@ -86,14 +86,16 @@ def test_b09_asymmetric_padding_in_3d(lab):
     near(lab.conv(x, w, stride=2, padding=pad), lab.conv(by_hand, w, stride=2), lab.tolerance)
 
 
-@pytest.mark.parametrize("bias", (None, 7))
-@pytest.mark.parametrize("dilation", (1, 3))
+@pytest.mark.parametrize("bias", [None, 7])
+@pytest.mark.parametrize("dilation", [1, 3])
 def test_b10_pointwise_with_stride_or_padding(lab, bias, dilation):
     x, w = ramp(1, 1, 5, 5), np.ones((1, 1, 1, 1))
     add = bias or 0
 
     def conv(**more):
-        return lab.conv(x, w, None if bias is None else [bias], dilation=dilation, **more)[0, 0] - add
+        return (
+            lab.conv(x, w, None if bias is None else [bias], dilation=dilation, **more)[0, 0] - add
+        )
 
     np.testing.assert_array_equal(conv(stride=2), [[0, 2, 4], [10, 12, 14], [20, 22, 24]])
     y = conv(padding=1)
@@ -114,7 +116,7 @@ def test_b11_large_odd_image(any_strategy):
         near(y[:, :, rows], oracle.forward(strip, w), 1e-4)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _b11(height, width, padding, c_out, dtype):
     x, w = random(1, 3, height, width, dtype=dtype), random(c_out, 3, 3, 3, dtype=dtype)
     return x, w, oracle.forward(x, w, padding=padding)
@@ -130,14 +132,14 @@ def test_b11_preconditions_of_winograd(lab2):
             x, w, truth = _b11(height, width, padding, c_out, lab2.dtype)
             near(lab2.conv(x, w, padding=padding), truth, tolerance)
     x, w = random(2, 4, 17, 19, dtype=lab2.dtype), random(5, 4, 5, 5, dtype=lab2.dtype)
-    more = dict(stride=2, dilation=2, padding=1)
+    more = {"stride": 2, "dilation": 2, "padding": 1}
     near(lab2.conv(x, w, **more), oracle.forward(x, w, **more), tolerance)
 
 
 B12_IN = (*range(1, 10), 15, 16, 17, 31, 32, 33, 64, 192)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _b12(c_in, c_out, size, dtype):
     x, w = random(1, c_in, *size, dtype=dtype), random(c_out, c_in, *(3,) * len(size), dtype=dtype)
     return x, w, oracle.forward(x.astype("float32"), w.astype("float32"), padding=1)
@@ -229,13 +231,20 @@ def _entry_points(lab, x, w, y, more):
 def test_b18_numbers_out_of_range(lab):
     x, w = np.ones((1, 1, 1)), np.ones((1, 1, 1))
     for groups in (0, -1, -(2**63), 3):
-        for call in _entry_points(lab, x, w, x, dict(groups=groups)):
+        for call in _entry_points(lab, x, w, x, {"groups": groups}):
             with pytest.raises(ValueError, match=rf"(?s)(?=.*groups)(?=.*{groups})"):
                 call()
     x, w, y = np.ones((1, 1, 3, 80)), np.ones((64, 1, 3, 3)), np.ones((1, 64, 1, 78))
-    wrong = [(ValueError, "dilation", 0), (ValueError, "dilation", -1), (ValueError, "padding", -1),
-             (ValueError, "stride", 0), (TypeError, "dilation", True), (TypeError, "stride", 1.5),
-             (ValueError, "padding", (1, 1, 1)), (TypeError, "groups", None)]
+    wrong = [
+        (ValueError, "dilation", 0),
+        (ValueError, "dilation", -1),
+        (ValueError, "padding", -1),
+        (ValueError, "stride", 0),
+        (TypeError, "dilation", True),
+        (TypeError, "stride", 1.5),
+        (ValueError, "padding", (1, 1, 1)),
+        (TypeError, "groups", None),
+    ]
     for kind, name, value in wrong:
         for call in _entry_points(lab, x, w, y, {name: value}):
             with pytest.raises(kind, match=name):
@@ -255,9 +264,9 @@ def test_b20_wrong_shapes_are_caught(lab):
         lab.dw(x, dy, (32, 3, 5, 5))
     with pytest.raises(ValueError, match="dy"):
         lab.dx(dy, np.ones((32, 3, 3, 3)), (1, 3, 9, 8))
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="x"):
         lab.conv(np.ones((1, 3, 8)), np.ones((4, 3, 3, 3)))
-    with pytest.raises(ValueError, match="(?i)channels"):
+    with pytest.raises(ValueError, match=r"(?i)channels"):
         lab.conv(np.ones((1, 6, 8, 8)), np.ones((4, 6, 3, 3)), groups=2)
 
 
@@ -305,13 +314,51 @@ def test_b22_transposed_weights_and_their_gradients(lab):
     np.testing.assert_array_equal(first.ravel(), [548, 600, 704, 756, 788, 872, 1040, 1124])
     assert (y.astype("float64") ** 2).sum() == 5453760
     dx = cyconv.conv_data_backward(2 * y, w, lab.shape(x.shape), **keywords)
-    np.testing.assert_array_equal(oracle.to_first(dx, lab.layout).ravel(), [
-        8976, 21568, 12864, 26128, 60848, 35264, 18784, 42544, 24032,
-        30352, 66496, 36416, 75408, 163760, 88896, 46688, 100528, 54112])
+    np.testing.assert_array_equal(
+        oracle.to_first(dx, lab.layout).ravel(),
+        [
+            8976,
+            21568,
+            12864,
+            26128,
+            60848,
+            35264,
+            18784,
+            42544,
+            24032,
+            30352,
+            66496,
+            36416,
+            75408,
+            163760,
+            88896,
+            46688,
+            100528,
+            54112,
+        ],
+    )
     dw = cyconv.conv_weight_backward(lab.view(x), 2 * y, w.shape, **keywords)
-    np.testing.assert_array_equal(oracle.to_first(dw, lab.layout).transpose(1, 0, 2, 3).ravel(), [
-        16688, 21904, 32336, 37552, 24624, 32272, 47568, 55216,
-        63632, 68848, 79280, 84496, 93456, 101104, 116400, 124048])
+    np.testing.assert_array_equal(
+        oracle.to_first(dw, lab.layout).transpose(1, 0, 2, 3).ravel(),
+        [
+            16688,
+            21904,
+            32336,
+            37552,
+            24624,
+            32272,
+            47568,
+            55216,
+            63632,
+            68848,
+            79280,
+            84496,
+            93456,
+            101104,
+            116400,
+            124048,
+        ],
+    )
 
 
 def _strided(dtype):
@@ -320,19 +367,30 @@ def _strided(dtype):
     yield random(2, 2, 4, 5, dtype=dtype), big[:, 3:5], random(2, 6, 4, 5, dtype=dtype), {}
     x = random(4, 6, 5, dtype=dtype).transpose(0, 2, 1)
     yield x, random(10, 5, 2, dtype=dtype), random(4, 10, 5, dtype=dtype), {}
-    fortran = (np.asfortranarray(random(*s, dtype=dtype)) for s in ((2, 3, 7, 6), (4, 3, 3, 3), (2, 4, 5, 4)))
+    fortran = (
+        np.asfortranarray(random(*s, dtype=dtype))
+        for s in ((2, 3, 7, 6), (4, 3, 3, 3), (2, 4, 5, 4))
+    )
     yield *fortran, {}
     wide = random(2, 6, 7, 6, dtype=dtype)
     yield wide[:, ::2], random(4, 3, 3, 3, dtype=dtype), random(4, 4, 5, 4, dtype=dtype)[::2], {}
-    yield (wide[::-1, 2::-1, ::-1, ::-1], random(4, 3, 3, 3, dtype=dtype)[::-1, :, ::-1],
-           random(2, 4, 5, 4, dtype=dtype)[..., ::-1], {})
+    yield (
+        wide[::-1, 2::-1, ::-1, ::-1],
+        random(4, 3, 3, 3, dtype=dtype)[::-1, :, ::-1],
+        random(2, 4, 5, 4, dtype=dtype)[..., ::-1],
+        {},
+    )
 
 
 def test_b22_any_strides(lab):
     for x, w, dy, more in _strided(lab.dtype):
         keywords = lab.keywords(w.ndim - 2, more)
         vx, vw, vy = (lab.view(a) for a in (x, w, dy))
-        same(oracle.to_first(cyconv.conv_forward(vx, vw, **keywords), lab.layout), lab.conv(x, w, **more), lab)
+        same(
+            oracle.to_first(cyconv.conv_forward(vx, vw, **keywords), lab.layout),
+            lab.conv(x, w, **more),
+            lab,
+        )
         dx = cyconv.conv_data_backward(vy, vw, vx.shape, **keywords)
         same(oracle.to_first(dx, lab.layout), lab.dx(dy, w, x.shape, **more), lab)
         dw = cyconv.conv_weight_backward(vx, vy, vw.shape, **keywords)
@@ -341,7 +399,7 @@ def test_b22_any_strides(lab):
 
 def test_b22_out_is_a_view_or_overlaps(lab):
     x, w = lab.array(random(1, 3, 6, 6)).copy(), lab.array(random(3, 3, 3, 3))
-    keywords = lab.keywords(2, dict(padding=1))
+    keywords = lab.keywords(2, {"padding": 1})
     right = cyconv.conv_forward(x, w, **keywords)
     buffer = np.full((*right.shape[:-1], right.shape[-1] + 1), 77, lab.dtype)
     out = buffer[..., 1:]
@@ -394,11 +452,13 @@ def _three(lab):
 
 def test_b26_axes_of_length_1(lab):
     x = random(1, 1, 30, 31, dtype=lab.dtype)
-    w = np.ascontiguousarray(random(64, 1, 3, 3, dtype=lab.dtype).transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    w = np.ascontiguousarray(random(64, 1, 3, 3, dtype=lab.dtype).transpose(0, 2, 3, 1)).transpose(
+        0, 3, 1, 2
+    )
     odd = np.lib.stride_tricks.as_strided(x, x.shape, (-8, 12345, *x.strides[2:]))
     right = oracle.forward(x, w, padding=1)
     for view in (x, odd):
-        y = cyconv.conv_forward(lab.view(view), lab.view(w), **lab.keywords(2, dict(padding=1)))
+        y = cyconv.conv_forward(lab.view(view), lab.view(w), **lab.keywords(2, {"padding": 1}))
         near(oracle.to_first(y, lab.layout), right, lab.tolerance)
     line = random(1, 1, 1024, dtype=lab.dtype).transpose(0, 2, 1)
     w = random(1, 1024, 1, dtype=lab.dtype)

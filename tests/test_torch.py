@@ -32,11 +32,11 @@ def _turned(value, ndim, modulus):
 
 
 def _geometry(rank, stride, dilation, padding):
-    return dict(
-        stride=_turned(stride, rank, 3),
-        dilation=_turned(dilation, rank, 2),
-        padding=tuple(p - 1 for p in _turned(padding + 1, rank, 3)),
-    )
+    return {
+        "stride": _turned(stride, rank, 3),
+        "dilation": _turned(dilation, rank, 2),
+        "padding": tuple(p - 1 for p in _turned(padding + 1, rank, 3)),
+    }
 
 
 def _layout(array, layout):
@@ -57,58 +57,54 @@ def _both(call, *arrays):
 
 
 def _problems(rank, kind, layout, dtype):
-    """Yield (name, ours, PyTorch's result, sum of |a||b|, terms) for every problem of the grid."""
+    """Every operator of every problem of the grid: see `_operators`."""
     rng = np.random.default_rng(rank)
+    for numbers in GRID:
+        geometry = _geometry(rank, *numbers)
+        assert _fits(geometry, rank)
+        yield from _operators(rng, rank, kind, layout, dtype, geometry)
+
+
+def _operators(rng, rank, kind, layout, dtype, geometry):
+    """Yield (name, our result, PyTorch's, sum of |a||b|, terms) for the four operators."""
     c_in, c_out, groups = CHANNELS[kind]
-    kernel, image = KERNELS[rank], IMAGES[rank]
+    taps = int(np.prod(KERNELS[rank]))
+    keywords = geometry | {"groups": groups}
+    own = keywords | {"layout": oracle.layout_name(layout, rank)}
+    text = f"{rank}d {kind} {layout} {dtype} {keywords}"
     conv = getattr(functional, f"conv{rank}d")
     turn = getattr(functional, f"conv_transpose{rank}d")
-    ours, ours_turn = getattr(cyconv, f"conv{rank}d"), getattr(cyconv, f"conv_transpose{rank}d")
-    name = oracle.layout_name(layout, rank)
-    for stride, dilation, padding in GRID:
-        geometry = _geometry(rank, stride, dilation, padding)
-        assert _fits(geometry, rank)
-        keywords = geometry | {"groups": groups}
-        text = f"{rank}d {kind} {layout} {dtype} {keywords}"
-        x = rng.standard_normal((2, c_in, *image)).astype(dtype)
-        w = rng.standard_normal((c_out, c_in // groups, *kernel)).astype(dtype)
-        bias = rng.standard_normal(c_out).astype(dtype)
-        lx, lw = _layout(x, layout), _layout(w, layout)
-        keywords_ours = keywords | {"layout": name}
 
-        y, size = _both(lambda x, w, b: conv(x, w, b, **keywords), x, w, bias)
-        terms = c_in // groups * int(np.prod(kernel)) + 1
-        yield f"forward {text}", ours(lx, lw, bias, **keywords_ours), y, size, terms
+    def noise(*shape):
+        return rng.standard_normal(shape).astype(dtype)
 
-        dy = rng.standard_normal(y.shape).astype(dtype)
-        ldy = _layout(dy, layout)
+    def gradient(x, w, dy, wanted):
+        x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
+        return torch.autograd.grad(conv(x, w, **keywords), {"x": x, "w": w}[wanted], dy)[0]
 
-        def gradient(which):
-            def call(a, b):
-                x, w = torch.zeros(2, c_in, *image).double(), torch.zeros(lw_shape).double()
-                x, w, g = (a, w, b) if which == "w" else (x, b, a)
-                x, w = x.requires_grad_(), w.requires_grad_()
-                return torch.autograd.grad(conv(x, w, **keywords), x if which == "x" else w, g)[0]
+    x, w = noise(2, c_in, *IMAGES[rank]), noise(c_out, c_in // groups, *KERNELS[rank])
+    bias, bias_in = noise(c_out), noise(c_in)
+    y, size = _both(lambda x, w, b: conv(x, w, b, **keywords), x, w, bias)
+    dy = noise(*y.shape)
+    lx, lw, ldy = (_layout(a, layout) for a in (x, w, dy))
+    got = getattr(cyconv, f"conv{rank}d")(lx, lw, bias, **own)
+    yield f"forward {text}", got, y, size, c_in // groups * taps + 1
 
-            return call
+    zero_x, zero_w = torch.zeros(x.shape).double(), torch.zeros(w.shape).double()
+    dx, size = _both(lambda dy, w: gradient(zero_x, w, dy, "x"), dy, w)
+    got = cyconv.conv_data_backward(ldy, lw, lx.shape, **own)
+    yield f"data backward {text}", got, dx, size, c_out // groups * taps
 
-        lw_shape = w.shape
-        dx, size = _both(gradient("x"), dy, w)
-        got = cyconv.conv_data_backward(ldy, lw, lx.shape, **keywords_ours)
-        yield f"data backward {text}", got, dx, size, c_out // groups * int(np.prod(kernel))
+    dw, size = _both(lambda x, dy: gradient(x, zero_w, dy, "w"), x, dy)
+    got = cyconv.conv_weight_backward(lx, ldy, lw.shape, **own)
+    yield f"weight backward {text}", got, dw, size, 2 * int(np.prod(dy.shape[2:]))
 
-        dw, size = _both(gradient("w"), x, dy)
-        got = cyconv.conv_weight_backward(lx, ldy, lw.shape, **keywords_ours)
-        yield f"weight backward {text}", got, dw, size, 2 * int(np.prod(dy.shape[2:]))
-
-        extra = tuple((padding + axis) % max(s, d) for axis, (s, d) in
-                      enumerate(zip(geometry["stride"], geometry["dilation"], strict=True)))
-        tbias = rng.standard_normal(c_in).astype(dtype)
-        z, size = _both(
-            lambda x, w, b: turn(x, w, b, output_padding=extra, **keywords), dy, w, tbias
-        )
-        got = ours_turn(ldy, lw, tbias, output_padding=extra, **keywords_ours)
-        yield f"transposed +{extra} {text}", got, z, size, c_out // groups * int(np.prod(kernel)) + 1
+    largest = map(max, geometry["stride"], geometry["dilation"])
+    extra = tuple((sum(geometry["padding"]) + axis) % n for axis, n in enumerate(largest))
+    more = {"output_padding": extra}
+    z, size = _both(lambda x, w, b: turn(x, w, b, **more, **keywords), dy, w, bias_in)
+    got = getattr(cyconv, f"conv_transpose{rank}d")(ldy, lw, bias_in, **more, **own)
+    yield f"transposed +{extra} {text}", got, z, size, c_out // groups * taps + 1
 
 
 COUNT = len(RANKS) * len(GROUPS) * 2 * 2 * len(GRID) * 4
@@ -136,14 +132,14 @@ def test_grid(rank, kind, layout, dtype):
     assert not failures, "\n".join(failures)
 
 
-@pytest.mark.parametrize("stride", (1, 2, 3, 4))
-@pytest.mark.parametrize("size", (5, 6, 7, 8, 9))
+@pytest.mark.parametrize("stride", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [5, 6, 7, 8, 9])
 def test_down_then_up(size, stride, layout):
-    """A transposed convolution told the size undoes the geometry of a strided one, as in PyTorch."""
+    """Transposed convolution, told the size, undoes the geometry of a strided one as in PyTorch."""
     rng = np.random.default_rng(size)
     x, w = rng.standard_normal((1, 3, size, size)), rng.standard_normal((4, 3, 3, 3))
     lx, lw = _layout(x, layout), _layout(w, layout)
-    keywords = dict(stride=stride, padding=1)
+    keywords = {"stride": stride, "padding": 1}
     name = oracle.layout_name(layout, 2)
     down = cyconv.conv2d(lx, lw, layout=name, **keywords)
     up = cyconv.conv_transpose2d(down, lw, output_size=(size, size), layout=name, **keywords)
@@ -156,30 +152,43 @@ def test_down_then_up(size, stride, layout):
     np.testing.assert_allclose(oracle.to_first(up, layout), tup.numpy(), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("kernel", (1, 2, 3, 4, 5))
-@pytest.mark.parametrize("dilation", (1, 2, 3))
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("dilation", [1, 2, 3])
 def test_same_equals_pytorch_at_stride_1(kernel, dilation, layout):
     rng = np.random.default_rng(kernel)
     x, w = rng.standard_normal((2, 3, 11, 8)), rng.standard_normal((4, 3, kernel, kernel))
-    got = cyconv.conv2d(_layout(x, layout), _layout(w, layout), padding="same", dilation=dilation,
-                        layout=oracle.layout_name(layout, 2))
-    truth = functional.conv2d(torch.from_numpy(x), torch.from_numpy(w), padding="same", dilation=dilation)
+    got = cyconv.conv2d(
+        _layout(x, layout),
+        _layout(w, layout),
+        padding="same",
+        dilation=dilation,
+        layout=oracle.layout_name(layout, 2),
+    )
+    truth = functional.conv2d(
+        torch.from_numpy(x), torch.from_numpy(w), padding="same", dilation=dilation
+    )
     np.testing.assert_allclose(oracle.to_first(got, layout), truth.numpy(), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("channels", (23, 24, 25, 48))
+@pytest.mark.parametrize("channels", [23, 24, 25, 48])
 def test_depthwise_channel_counts(channels, layout, dtype, strategy):
     rng = np.random.default_rng(channels)
     x = rng.standard_normal((2, channels, 7, 6)).astype(dtype)
     w = rng.standard_normal((channels, 1, 3, 3)).astype(dtype)
-    got = cyconv.conv2d(_layout(x, layout), _layout(w, layout), padding=1, groups=channels,
-                        layout=oracle.layout_name(layout, 2), strategy=strategy)
+    got = cyconv.conv2d(
+        _layout(x, layout),
+        _layout(w, layout),
+        padding=1,
+        groups=channels,
+        layout=oracle.layout_name(layout, 2),
+        strategy=strategy,
+    )
     truth, size = _both(lambda x, w: functional.conv2d(x, w, padding=1, groups=channels), x, w)
     limit = 2 * oracle.bound(size, 9, dtype)
     oracle.assert_within(oracle.to_first(got, layout), truth, limit, f"{channels}")
 
 
-@pytest.mark.parametrize("view", ("slice", "transpose", "expand", "step"))
+@pytest.mark.parametrize("view", ["slice", "transpose", "expand", "step"])
 def test_discontiguous_operands_as_pytorch_sees_them(view, strategy):
     """NumPy and PyTorch share the memory, strides included."""
     rng = np.random.default_rng(1)

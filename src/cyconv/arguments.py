@@ -17,7 +17,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 _CHANNELS_FIRST = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 _CHANNELS_LAST = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
-_GENERIC = {"channels_first": "nchw", "channels_last": "nhwc", "NCHW": "nchw", "NHWC": "nhwc"}
+_GENERIC = {"channels_first": "nchw", "channels_last": "nhwc"}
 _LAYOUTS = {
     ndim: {**_GENERIC, _CHANNELS_FIRST[ndim]: "nchw", _CHANNELS_LAST[ndim]: "nhwc"}
     for ndim in (1, 2, 3)

@@ -13,7 +13,7 @@ from .operands import Array, contiguous_strides
 from .problem import ConvProblem
 from .select import choose
 from .settings import Config
-from .workspace import borrow
+from .workspace import give, take
 
 # Multiply-adds below which a second thread costs more than it saves.
 _PARALLEL_MACS = 65536
@@ -33,6 +33,7 @@ class Bound(NamedTuple):
     workspace_nbytes: int
     limit: int
     threads: int
+    empty: bool
 
     def run(self, x: Array, w: Array, y: Array, bias: Array | None) -> None:
         """Write the result into whichever of x, w and y the operator gives.
@@ -40,17 +41,20 @@ class Bound(NamedTuple):
         Operands are ready (`operands.is_ready`) and of the bound strides; the result is
         C-contiguous and overlaps nothing.
         """
-        if self.problem.macs == 0:
+        if self.empty:
             self._fill(x, w, y, bias)
             return
-        with borrow(self.workspace_nbytes) as scratch:
+        scratch = take(self.workspace_nbytes)
+        try:
             done = self.algorithm.run(
                 self.problem, self.geometry, x, w, y, bias, scratch, self.limit, self.threads
             )
-            if not done:
-                DIRECT.run(
-                    self.problem, self.geometry, x, w, y, bias, scratch, self.limit, self.threads
-                )
+        finally:
+            give(scratch)
+        if not done:
+            DIRECT.run(
+                self.problem, self.geometry, x, w, y, bias, scratch, self.limit, self.threads
+            )
 
     def _fill(self, x: Array, w: Array, y: Array, bias: Array | None) -> None:
         """Give the sum over nothing: the bias, or zero."""
@@ -103,6 +107,7 @@ def _bind(problem: ConvProblem, settings: Config, strides: Strides) -> Bound:
         choice.algorithm.workspace(problem, geometry, limit, threads),
         limit,
         threads,
+        problem.macs == 0,
     )
 
 

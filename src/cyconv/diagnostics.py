@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ def show_config() -> str:
         if value != getattr(defaults, name)
     ]
     lines = {
+        "cyconv": version("cyconv"),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "scipy": scipy.__version__,

@@ -240,7 +240,7 @@ def _checked(operator: str, operands: tuple[Any, ...], keywords: dict[str, Any])
     sizes = (keywords.pop("output_padding", 0), keywords.pop("output_size", None))
     bias = _operand(keywords.pop("bias", None))
     defaults: dict[str, Any] = {
-        "stride": 1, "padding": 0, "dilation": 1, "groups": 1, "layout": "NCHW",
+        "stride": 1, "padding": 0, "dilation": 1, "groups": 1, "layout": "channels_first",
         "strategy": None, "threads": None,
     }  # fmt: skip
     for name in keywords:

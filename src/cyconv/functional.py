@@ -45,11 +45,14 @@ def _key(
 ) -> tuple[Any, ...] | None:
     """Return a key of the raw arguments, or None where they need a closer look.
 
-    Only exact ints and tuples of them qualify: True and 1.0 equal 1 and would share its key.
+    The parameters' types are part of it: True and 1.0 equal 1 and would share its key.
     """
     if type(a) is not np.ndarray or type(b) is not np.ndarray:
         return None
-    if not (_exact(extra) and _exact(raw)):
+    types = tuple(map(type, raw))
+    if tuple in types and not _exact(raw):
+        return None
+    if extra and not _exact(extra):
         return None
     if not (a.flags.aligned and b.flags.aligned):
         return None
@@ -60,11 +63,13 @@ def _key(
         tail = (bias.shape, bias.dtype)
     return (
         kind, rank, a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, tail, extra, raw,
+        types,
         get_config(),
     )  # fmt: skip
 
 
 def _exact(values: tuple[Any, ...]) -> bool:
+    """Whether all values are exactly ints, strings or None, or tuples of such."""
     for value in values:
         kind = type(value)
         if kind is tuple:
@@ -89,7 +94,10 @@ def _run(
     """Answer from a remembered call, else check the arguments and remember what they led to."""
     key = None if out is not None else _key(kind, rank, a, b, bias, extra, raw)
     if key is not None:
-        call = _calls.get(key)
+        try:
+            call = _calls.get(key)
+        except TypeError:  # a list among the parameters
+            key = call = None
         if call is not None:
             return _repeat(call, a, b, bias)
     checked = check()
@@ -201,7 +209,7 @@ def conv_forward(
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
-    layout: str = "NCHW",
+    layout: str = "channels_first",
     strategy: str | None = None,
     out: Array | None = None,
     threads: int | None = None,
@@ -233,8 +241,8 @@ def conv_forward(
         Channels are split into this many independent convolutions; C_in groups of one channel are
         a depthwise convolution.
     layout : str
-        ``"NCHW"`` (``"NCW"``, ``"NCDHW"``, ``"channels_first"``) or ``"NHWC"`` (``"NWC"``,
-        ``"NDHWC"``, ``"channels_last"``). Never guessed from strides.
+        ``"channels_first"`` (or, as the rank is, ``"NCW"``, ``"NCHW"``, ``"NCDHW"``) or
+        ``"channels_last"`` (``"NWC"``, ``"NHWC"``, ``"NDHWC"``). Never guessed from strides.
     strategy : str, optional
         ``"auto"``, ``"profile"`` or a strategy's name; see :doc:`/strategies`.
     out : numpy.ndarray, optional
@@ -295,7 +303,7 @@ def conv_data_backward(
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
-    layout: str = "NCHW",
+    layout: str = "channels_first",
     strategy: str | None = None,
     out: Array | None = None,
     threads: int | None = None,
@@ -356,7 +364,7 @@ def conv_weight_backward(
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
-    layout: str = "NCHW",
+    layout: str = "channels_first",
     strategy: str | None = None,
     out: Array | None = None,
     threads: int | None = None,
@@ -409,7 +417,7 @@ def conv_weight_backward(
     )  # fmt: skip
 
 
-def bias_backward(dy: Any, *, layout: str = "NCHW") -> Array:
+def bias_backward(dy: Any, *, layout: str = "channels_first") -> Array:
     """Gradient of a convolution with respect to its bias: dy summed over batch and space.
 
     Parameters
@@ -456,7 +464,7 @@ def conv_transpose(
     output_size: Any = None,
     dilation: Any = 1,
     groups: int = 1,
-    layout: str = "NCHW",
+    layout: str = "channels_first",
     strategy: str | None = None,
     out: Array | None = None,
     threads: int | None = None,
@@ -517,7 +525,7 @@ def conv1d(
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
-    layout: str = "NCHW",
+    layout: str = "NCW",
     strategy: str | None = None,
     out: Array | None = None,
     threads: int | None = None,
@@ -591,7 +599,7 @@ def conv3d(
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
-    layout: str = "NCHW",
+    layout: str = "NCDHW",
     strategy: str | None = None,
     out: Array | None = None,
     threads: int | None = None,
@@ -630,7 +638,7 @@ def conv_transpose1d(
     output_size: Any = None,
     dilation: Any = 1,
     groups: int = 1,
-    layout: str = "NCHW",
+    layout: str = "NCW",
     strategy: str | None = None,
     out: Array | None = None,
     threads: int | None = None,
@@ -708,7 +716,7 @@ def conv_transpose3d(
     output_size: Any = None,
     dilation: Any = 1,
     groups: int = 1,
-    layout: str = "NCHW",
+    layout: str = "NCDHW",
     strategy: str | None = None,
     out: Array | None = None,
     threads: int | None = None,

@@ -25,7 +25,10 @@ def as_array(name: str, value: Any) -> Array:
         raise TypeError(f"{name} must be an array, not {value!r}")
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         return np.from_dlpack(value)
-    return np.asarray(value)
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} cannot be turned into an array: {error}") from error
 
 
 def result_dtype(**operands: Array | None) -> np.dtype[Any]:

@@ -145,7 +145,9 @@ class ConvProblem:
     def _check_overflow(self) -> None:
         for name, shape in (("x", self.x_shape), ("w", self.w_shape), ("y", self.y_shape)):
             if prod(max(n, 1) for n in shape) > _LARGEST:
-                raise ShapeError(f"{name} of shape {shape} has too many elements")
+                raise ShapeError(
+                    f"{name} of shape {shape} has too many elements: {self._parameters()}"
+                )
         spans = (
             n + lo + hi + k * s
             for n, (lo, hi), k, s in zip(
@@ -153,10 +155,13 @@ class ConvProblem:
             )
         )
         if max(spans) > _LARGEST:
-            raise ShapeError(
-                f"sizes are too large: in_size={self.in_size}, padding={self.padding}, "
-                f"stride={self.stride}, effective kernel={self.effective_kernel}"
-            )
+            raise ShapeError(f"sizes are too large: {self._parameters()}")
+
+    def _parameters(self) -> str:
+        return (
+            f"in_size={self.in_size}, kernel={self.kernel}, stride={self.stride}, "
+            f"padding={self.padding}, dilation={self.dilation}"
+        )
 
     @property
     def ndim(self) -> int:
@@ -288,6 +293,8 @@ class ConvProblem:
         ValueError
             For a token that is unknown, doubled, missing or not a number.
         """
+        if not isinstance(text, str):
+            raise TypeError(f"text must be a string, not {text!r}")
         fields: dict[str, str] = {}
         for token in text.split():
             for name, names in (("op", OPERATORS), ("layout", LAYOUTS), ("dtype", ITEMSIZE)):

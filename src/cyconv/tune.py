@@ -9,6 +9,7 @@ not fit the workspace, or take long, a part of the problem is measured instead.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from time import perf_counter
@@ -19,13 +20,14 @@ import numpy as np
 
 from .algorithms import DIRECT
 from .binding import Strides, bind
-from .errors import CyconvError
 from .kernels._geometry import Geometry
 from .operands import Array, element_strides
 from .problem import ConvProblem
 from .select import servants
 from .settings import Config, profile_iterations
 from .split import Part, halves
+
+_log = logging.getLogger("cyconv")
 
 # A trial of ``direct`` should end within about half a second.
 _MOST_TRIAL_MACS = 5 * 10**8
@@ -178,7 +180,8 @@ def _race(
     for name in names[1:]:
         try:
             results[name] = runs[name]()
-        except (CyconvError, MemoryError):
+        except Exception:
+            _log.debug("%s raised on %s and is dropped", name, problem, exc_info=True)
             continue
         if not _agree(results[name], results[DIRECT.name], tolerance):
             del results[name]

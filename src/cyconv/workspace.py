@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ import numpy as np
 Scratch = np.ndarray[Any, np.dtype[np.uint8]]
 
 _LINE = 64
+_NOTHING: Scratch = np.empty(0, np.uint8)
 
 
 class _Holder:
@@ -37,23 +36,27 @@ def _holder() -> _Holder:
     return holder
 
 
-@contextmanager
-def borrow(nbytes: int) -> Iterator[Scratch]:
-    """Lend at least `nbytes` bytes that begin at a cache line, uninitialised.
+def take(nbytes: int) -> Scratch:
+    """Take at least `nbytes` bytes that begin at a cache line, uninitialised.
 
-    The buffer is out of its holder while lent, so that a call made from a destructor or a signal
-    handler in the middle of another gets its own.
+    The buffer is out of its holder until `give` puts it back, so that a call made from a destructor
+    or a signal handler in the middle of another gets its own.
     """
+    if nbytes == 0:
+        return _NOTHING
     holder = _holder()
     buffer, holder.buffer = holder.buffer, None
     if buffer is None or buffer.size < nbytes:
         raw = np.empty(nbytes + _LINE, np.uint8)
         start = -raw.ctypes.data % _LINE
         buffer = raw[start : start + nbytes]
-    try:
-        yield buffer
-    finally:
-        holder.buffer = buffer
+    return buffer
+
+
+def give(buffer: Scratch) -> None:
+    """Keep a buffer from `take` for this thread's next call."""
+    if buffer is not _NOTHING:
+        _holder().buffer = buffer
 
 
 def held_nbytes() -> int:

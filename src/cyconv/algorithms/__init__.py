@@ -9,6 +9,13 @@ from .pointwise import Pointwise
 from .reference import Reference
 
 DIRECT = Direct()
-CPU: tuple[Algorithm, ...] = (Pointwise(), Depthwise(), ImplicitGemm(), Im2col(), DIRECT, Reference())
+CPU: tuple[Algorithm, ...] = (
+    Pointwise(),
+    Depthwise(),
+    ImplicitGemm(),
+    Im2col(),
+    DIRECT,
+    Reference(),
+)
 
 __all__ = ["CPU", "DIRECT", "Algorithm"]

@@ -12,6 +12,7 @@ from .base import per_channel
 BOUND = "gamma_{K+1} sum |x||w|"
 # BLAS takes its sizes as 32-bit integers.
 LARGEST = 2**31 - 1
+_PARALLEL_MACS = 2**24
 
 
 def run_product(
@@ -34,8 +35,14 @@ def run_product(
     elif not _gemm.overwrites(geometry, problem.op, pointwise, limit):
         result[...] = 0
         accumulate = True
-    with limited_to(threads):
-        _gemm.run(geometry, problem.op, pointwise, x, w, y, accumulate, scratch, limit, threads)
+    # One pool of threads a call: BLAS's where its products are large, ours where they are small.
+    # Alternating between the two, each finds the processors taken by the other's waiting threads.
+    in_blas = _gemm.tile_macs(geometry, problem.op, pointwise, limit) >= _PARALLEL_MACS
+    with limited_to(threads if in_blas else 1):
+        _gemm.run(
+            geometry, problem.op, pointwise, x, w, y, accumulate, scratch, limit,
+            1 if in_blas else threads,
+        )  # fmt: skip
 
 
 def too_large(*sizes: int) -> str | None:

@@ -1,7 +1,8 @@
 """``reference``: NumPy in float64, a tap at a time. The oracle of the tests; slow and plain.
 
-A tap sees a strided slice of the zero-padded image, so each operator is one matrix product a tap:
-forward adds it, data backward adds it into the slice, weight backward is it.
+A tap sees a strided slice of the zero-padded image, so each operator is one product of matrices a
+tap: forward adds it, data backward adds it into the slice, weight backward is it. The products are
+``einsum``'s own loops: BLAS may skip zeros, and 0 times infinity is not zero.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def _forward(problem: ConvProblem, x: Array, w: Array, y: Array, start: Array) -
         padded = _pad(problem, image)
         total = np.zeros(result.shape) + start
         for tap, window in _taps(problem):
-            total += np.tensordot(w[tap].astype(np.float64), padded[window], 1)
+            total += np.einsum("oc,c...->o...", w[tap], padded[window], dtype=np.float64)
         result[...] = total
 
 
@@ -130,15 +131,16 @@ def _data_backward(problem: ConvProblem, dx: Array, w: Array, dy: Array, start: 
     for result, gradient in zip(dx, dy, strict=True):
         padded = np.zeros((result.shape[0], *_padded_size(problem))) + start
         for tap, window in _taps(problem):
-            padded[window] += np.tensordot(w[tap].astype(np.float64).T, gradient, 1)
+            padded[window] += np.einsum("oc,o...->c...", w[tap], gradient, dtype=np.float64)
         result[...] = padded[_inside(problem)]
 
 
 def _weight_backward(problem: ConvProblem, x: Array, dw: Array, dy: Array, start: Array) -> None:
     total = np.zeros(dw.shape) + start
-    axes = tuple(range(1, problem.ndim + 1))
+    space = "xyz"[: problem.ndim]
+    sums = f"o{space},c{space}->oc"
     for image, gradient in zip(x, dy, strict=True):
         padded = _pad(problem, image)
         for tap, window in _taps(problem):
-            total[tap] += np.tensordot(gradient.astype(np.float64), padded[window], (axes, axes))
+            total[tap] += np.einsum(sums, gradient, padded[window], dtype=np.float64)
     dw[...] = total

@@ -11,8 +11,8 @@ Each matrix may be stored with either index running fastest; BLAS takes both, so
 moved.
 
 Tiles bound the scratch memory: columns of at most a few megabytes, and where weights or outputs
-cannot be read in place, packed blocks of them. BLAS is called between parallel loops, never inside,
-and brings its own threads. Weight gradients are summed in the data's type over at most FOLD_PIXELS
+cannot be read in place, packed blocks of them. BLAS is called between parallel loops, never inside.
+Weight gradients are summed in the data's type over at most FOLD_PIXELS
 pixels; for float32 such sums are then added in float64, so that long sums do not drift.
 
 Preconditions: results are C-contiguous in their layout and overlap no operand; forward and data
@@ -40,7 +40,7 @@ cdef enum:
     COLUMN_BYTES = 2097152      # of a tile; larger ones leave the cache before BLAS reads them
     FEWEST_PIXELS = 96          # in a tile, where memory permits: fewer starve the matrix product
     FOLD_PIXELS = 4096
-    PARALLEL_ELEMENTS = 32768   # smaller copies are not worth waking threads
+    PARALLEL_ELEMENTS = 262144  # smaller copies are not worth waking threads
     LINE = 64                   # bytes; pieces of scratch begin at cache lines
 
 OPERATORS = {"fwd": FORWARD, "dx": DATA_BACKWARD, "dw": WEIGHT_BACKWARD}
@@ -334,6 +334,13 @@ def workspace(Geometry geometry not None, str op, bint pointwise, ptrdiff_t limi
     return _tile(
         &geometry.c, OPERATORS[op], pointwise, 8 if geometry.double_precision else 4, limit
     ).nbytes
+
+
+def tile_macs(Geometry geometry not None, str op, bint pointwise, ptrdiff_t limit):
+    """Return the multiply-adds of one full tile's matrix product."""
+    cdef tiling_t t = _tile(
+        &geometry.c, OPERATORS[op], pointwise, 8 if geometry.double_precision else 4, limit)
+    return t.rows * t.cols * t.depth * t.block
 
 
 def overwrites(Geometry geometry not None, str op, bint pointwise, ptrdiff_t limit):

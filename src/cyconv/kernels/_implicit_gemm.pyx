@@ -39,6 +39,7 @@ cdef enum:
     BLOCK_PIXELS = 448          # rows of C (forward), or depth (weight backward), of a block
     BLOCK_DEPTH = 448           # of B at a time: 448 rows of two AVX2 vectors fill most of L1
     SLAB_BYTES = 524288         # preferred most, so that a slab stays in the second cache level
+    PACK_DEPTH = 128
     FOLD_PIXELS = 4096
     ROW_CHUNK = 96              # rows of a weight gradient that one task computes
     LINE = 64
@@ -53,6 +54,7 @@ cdef struct blocks_t:
     ptrdiff_t n_images, n_rows, n_cols, count   # how many blocks
     bint in_place                               # no slab: the source will do
     ptrdiff_t slab[3]
+    ptrdiff_t pitch                             # between pixels of the slab
     ptrdiff_t slab_image, slab_elements
     ptrdiff_t panels, packed                    # panels in all; packed at a time
     ptrdiff_t splits                            # tasks that share a block's panels
@@ -91,8 +93,17 @@ cdef void _size_slab(const pass_t *p, blocks_t *b) noexcept nogil:
     b.slab[0] = slab_span(&p.axis[0], 1)
     b.slab[1] = slab_span(&p.axis[1], b.rows)
     b.slab[2] = slab_span(&p.axis[2], b.cols)
-    b.slab_image = b.slab[0] * b.slab[1] * b.slab[2] * p.channels
+    b.slab_image = b.slab[0] * b.slab[1] * b.slab[2] * b.pitch
     b.slab_elements = 0 if b.in_place else b.images * b.slab_image
+
+
+cdef ptrdiff_t _pitch(ptrdiff_t channels, ptrdiff_t itemsize) noexcept nogil:
+    """Elements from pixel to pixel of a slab: an odd number of cache lines if it is several, so
+    that neighbouring pixels do not compete for a few sets of the cache."""
+    cdef ptrdiff_t line = LINE // itemsize
+    if channels < 2 * line:
+        return channels
+    return (_ceil(channels, line) | 1) * line
 
 
 cdef blocks_t _divide(
@@ -109,6 +120,7 @@ cdef blocks_t _divide(
     b.vl = uk.vl_f32 if itemsize == 4 else uk.vl_f64
     b.nr = 2 * b.vl
     b.in_place = _inside(p)
+    b.pitch = _pitch(p.channels, itemsize)
     b.fold = op == 2 and itemsize == 4 and p.batch * p.axis[0].outputs * plane > FOLD_PIXELS
 
     # Whole images if several fit a block, else whole rows, else a piece of a row.
@@ -191,7 +203,7 @@ cdef void _list_depth(
         strides[0], strides[1] = a0.source_stride, a1.source_stride
         strides[2] = a2.source_stride
     else:
-        strides[2] = p.channels
+        strides[2] = b.pitch
         strides[1] = b.slab[2] * strides[2]
         strides[0] = b.slab[1] * strides[1]
     tap = 0
@@ -217,12 +229,12 @@ cdef inline int _vectors(const blocks_t *b, ptrdiff_t lanes) noexcept nogil:
     return 2 if lanes > b.vl else 1
 
 
-cdef void _pack_panel(
+cdef void _pack_rows(
     const cyconv_ukernels *uk, const floating *w, ptrdiff_t lane_stride, ptrdiff_t lanes,
     const ptrdiff_t *offset, ptrdiff_t depth, ptrdiff_t run, ptrdiff_t nr, floating *panel
 ) noexcept nogil:
-    """panel[k*nr + j] = w[j*lane_stride + offset[k]], zero for j >= lanes. Offsets follow each
-    other by 1 in runs of `run`."""
+    """panel[k*nr + j] = w[j*lane_stride + offset[k]] for k < depth, zero for j >= lanes. Offsets
+    follow each other by 1 in runs of `run`."""
     cdef ptrdiff_t k, j
     cdef const floating *source
     if lanes < nr:
@@ -235,7 +247,8 @@ cdef void _pack_panel(
     elif run > 1:
         k = 0
         while k < depth:
-            transpose(uk, lanes, run, w + offset[k], lane_stride, panel + k * nr, nr)
+            transpose(
+                uk, lanes, min(run, depth - k), w + offset[k], lane_stride, panel + k * nr, nr)
             k += run
     else:
         for k in range(depth):
@@ -244,27 +257,50 @@ cdef void _pack_panel(
                 panel[k * nr + j] = source[j * lane_stride]
 
 
+cdef bint _pack_chunk(
+    const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const floating *w,
+    const ptrdiff_t *weight_offset, ptrdiff_t run, ptrdiff_t begin, ptrdiff_t end,
+    ptrdiff_t chunk, ptrdiff_t panels, floating *packed
+) noexcept nogil:
+    """Rows begin .. end-1 of all panels; whether their weights are finite."""
+    cdef ptrdiff_t panel, lane, nr
+    cdef floating *target
+    cdef bint finite = True
+    for panel in range(panels):
+        lane = (chunk + panel) * b.nr
+        nr = _vectors(b, p.lanes - lane) * b.vl
+        target = packed + panel * b.nr * p.depth + begin * nr
+        _pack_rows(
+            uk, w + lane * p.weight_lane, p.weight_lane, min(b.nr, p.lanes - lane),
+            weight_offset + begin, end - begin, run, nr, target)
+        finite = finite and all_finite(target, (end - begin) * nr)
+    return finite
+
+
 cdef void _slab_row(
     const pass_t *p, const cyconv_ukernels *uk, const floating *row, ptrdiff_t first,
-    ptrdiff_t cols, floating *target
+    ptrdiff_t cols, ptrdiff_t pitch, floating *target
 ) noexcept nogil:
     """One row of a slab: `cols` pixels, channels last, from column `first` of a source row."""
     cdef ptrdiff_t lo, hi, x, c, stride = p.axis[2].source_stride
     cdef const floating *source
     valid_range(first, 1, p.axis[2].size, cols, &lo, &hi)
-    memset(target, 0, lo * p.channels * sizeof(floating))
-    memset(target + hi * p.channels, 0, (cols - hi) * p.channels * sizeof(floating))
+    memset(target, 0, lo * pitch * sizeof(floating))
+    memset(target + hi * pitch, 0, (cols - hi) * pitch * sizeof(floating))
     source = row + (first + lo) * stride
-    target += lo * p.channels
+    target += lo * pitch
     cols = hi - lo
-    if p.source_c == 1 and stride == p.channels:
-        memcpy(target, source, cols * p.channels * sizeof(floating))
+    if p.source_c == 1 and stride == pitch:
+        memcpy(target, source, cols * pitch * sizeof(floating))
+    elif p.source_c == 1:
+        for x in range(cols):
+            memcpy(target + x * pitch, source + x * stride, p.channels * sizeof(floating))
     elif stride == 1:
-        transpose(uk, p.channels, cols, source, p.source_c, target, p.channels)
+        transpose(uk, p.channels, cols, source, p.source_c, target, pitch)
     else:
         for x in range(cols):
             for c in range(p.channels):
-                target[x * p.channels + c] = source[x * stride + c * p.source_c]
+                target[x * pitch + c] = source[x * stride + c * p.source_c]
 
 
 cdef struct place_t:
@@ -296,15 +332,15 @@ cdef void _fill_slab_line(
     cdef ptrdiff_t n = line // (b.slab[1] * b.slab[0])
     cdef ptrdiff_t source_z = at.z * p.axis[0].step + p.axis[0].least + z
     cdef ptrdiff_t source_y = at.y * p.axis[1].step + p.axis[1].least + y
-    cdef floating *target = slab + line * b.slab[2] * p.channels
+    cdef floating *target = slab + line * b.slab[2] * b.pitch
     if 0 <= source_z < p.axis[0].size and 0 <= source_y < p.axis[1].size:
         _slab_row(
             p, uk,
             source + (at.n + n) * p.source_n + source_z * p.axis[0].source_stride
             + source_y * p.axis[1].source_stride,
-            at.x * p.axis[2].step + p.axis[2].least, b.slab[2], target)
+            at.x * p.axis[2].step + p.axis[2].least, b.slab[2], b.pitch, target)
     else:
-        memset(target, 0, b.slab[2] * p.channels * sizeof(floating))
+        memset(target, 0, b.slab[2] * b.pitch * sizeof(floating))
 
 
 cdef void _list_pixels(
@@ -312,7 +348,7 @@ cdef void _list_pixels(
 ) noexcept nogil:
     """Offset of each output pixel of a block in its slab, or in the source."""
     cdef ptrdiff_t n, y, x, i = 0
-    cdef ptrdiff_t image = b.slab_image, row = b.slab[2] * p.channels, pixel = p.channels, base = 0
+    cdef ptrdiff_t image = b.slab_image, row = b.slab[2] * b.pitch, pixel = b.pitch, base = 0
     if b.in_place:
         image = p.source_n
         row, pixel = p.axis[1].source_stride, p.axis[2].source_stride
@@ -430,23 +466,21 @@ cdef bint _run_pass(
     cdef ptrdiff_t *offset = <ptrdiff_t *> (scratch + b.offsets_at)
     cdef ptrdiff_t *weight_offset = <ptrdiff_t *> (scratch + b.weight_offsets_at)
     cdef floating *packed = <floating *> (scratch + b.pack_at)
-    cdef ptrdiff_t chunk, panels, panel, lane, task, run, bad = 0
+    cdef ptrdiff_t chunk, panels, task, run, step, bad = 0
     _list_depth(p, b, offset, weight_offset)
     run = run_length(weight_offset, p.depth)
+    # Pieces of depth rather than panels are packed at a time: weights are then read as they lie.
+    step = PACK_DEPTH if run == p.depth else _ceil(PACK_DEPTH, run) * run
     chunk = 0
     while chunk < b.panels:
         panels = min(b.packed, b.panels - chunk)
-        for panel in prange(panels, num_threads=threads, schedule='static'):
-            lane = (chunk + panel) * b.nr
-            _pack_panel(
-                uk, w + lane * p.weight_lane, p.weight_lane, min(b.nr, p.lanes - lane),
-                weight_offset, p.depth, run, _vectors(b, p.lanes - lane) * b.vl,
-                packed + panel * b.nr * p.depth)
-            if only_finite and not all_finite(
-                packed + panel * b.nr * p.depth, _vectors(b, p.lanes - lane) * b.vl * p.depth
+        for task in prange(_ceil(p.depth, step), num_threads=threads, schedule='static'):
+            if not _pack_chunk(
+                p, b, uk, w, weight_offset, run, task * step, min((task + 1) * step, p.depth),
+                chunk, panels, packed
             ):
                 bad += 1
-        if bad > 0:
+        if bad > 0 and only_finite:
             return False
         for task in prange(
             b.count * b.splits, num_threads=threads, schedule='dynamic', chunksize=1

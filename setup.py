@@ -1,7 +1,6 @@
-"""The list of compiled modules and the flags of each instruction set; the rest of the build is in
-pyproject.toml.
-"""
+"""The compiled modules and the flags of each instruction set; pyproject.toml has the rest."""
 
+import os
 import platform
 import sys
 from pathlib import Path
@@ -73,9 +72,11 @@ extensions = [
 
 setup(
     cmdclass={"build_ext": BuildExt},
+    options={"build_ext": {"parallel": os.cpu_count()}},
     ext_modules=cythonize(
         extensions,
         include_path=["src"],
+        nthreads=os.cpu_count(),
         compiler_directives={
             "language_level": 3,
             "boundscheck": False,

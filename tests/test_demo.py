@@ -127,7 +127,7 @@ def test_demo_uses_rich_on_a_terminal(small_image, tmp_path, monkeypatch, capsys
 @pytest.mark.parametrize(
     ("before", "how"),
     [
-        (HIDE_WHEEL, "pip install --no-deps rapidocr-onnxruntime==1.4.4"),
+        (HIDE_WHEEL, "pip install --no-deps --ignore-requires-python rapidocr-onnxruntime==1.4.4"),
         (HIDE_PACKAGE.format("onnx"), 'pip install "cyconv[onnx]"'),
     ],
     ids=["no wheel", "no onnx"],

@@ -9,6 +9,7 @@ import numpy as np
 from . import request, tune
 from .algorithms import CPU
 from .binding import Bound, Strides, bind, natural_strides
+from .costs import estimate
 from .errors import DTypeError, ShapeError
 from .execute import execute
 from .kernels._geometry import Geometry
@@ -214,13 +215,13 @@ class Explanation(NamedTuple):
             f"strategy   {self.strategy}: {self.reason}",
             f"work       {self.flop:,} FLOP, {self.workspace_nbytes:,} bytes of workspace, "
             f"{self.threads} thread{'s' * (self.threads > 1)}",
-            f"{'candidate':<12}{'estimate':>12}{'measured':>12}  note",
+            f"{'candidate':<14}{'estimate':>12}{'measured':>12}  note",
         ]
         for c in self.candidates:
             note = c.refusal if c.refusal is not None else f"error within {c.bound}"
             mark = "*" if c.name == self.strategy else " "
             lines.append(
-                f"{mark}{c.name:<11}{_seconds(c.estimate):>12}{_seconds(c.measured):>12}  {note}"
+                f"{mark}{c.name:<13}{_seconds(c.estimate):>12}{_seconds(c.measured):>12}  {note}"
             )
         return "\n".join(lines)
 
@@ -286,8 +287,8 @@ def explain(*operands: Any, operator: str = "forward", **keywords: Any) -> Expla
     --------
     >>> import cyconv
     >>> e = cyconv.explain((1, 64, 56, 56), (64, 64, 3, 3), padding=1)
-    >>> e.strategy, e.flop
-    ('im2col', 231211008)
+    >>> e.reason, e.flop
+    ('least estimated time', 231211008)
     """
     if operator not in _OPERATORS:
         raise ValueError(f"operator must be one of {', '.join(_OPERATORS)}, not {operator!r}")
@@ -310,7 +311,7 @@ def explain(*operands: Any, operator: str = "forward", **keywords: Any) -> Expla
             Candidate(
                 algorithm.name,
                 refused,
-                None if refused else algorithm.cost(problem),
+                None if refused else estimate(algorithm.name, problem),
                 None if known is None else known.seconds.get(algorithm.name),
                 algorithm.bound,
             )

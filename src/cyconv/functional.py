@@ -280,7 +280,7 @@ def conv_forward(
 
     References
     ----------
-    V. Dumoulin, F. Visin, "A guide to convolution arithmetic for deep learning", 2016.
+    .. [1] V. Dumoulin, F. Visin, "A guide to convolution arithmetic for deep learning", 2016.
 
     Examples
     --------
@@ -503,7 +503,8 @@ def conv_transpose(
 
     References
     ----------
-    V. Dumoulin, F. Visin, "A guide to convolution arithmetic for deep learning", 2016, section 4.
+    .. [1] V. Dumoulin, F. Visin, "A guide to convolution arithmetic for deep learning", 2016,
+       section 4.
 
     Examples
     --------

@@ -6,9 +6,11 @@ A named strategy is taken if it serves the problem, else ``direct`` (or an error
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from .algorithms import CPU, DIRECT, Algorithm
+from .costs import estimate
 from .errors import UnsupportedError
 from .kernels._geometry import Geometry
 from .problem import ConvProblem
@@ -65,7 +67,9 @@ def choose(problem: ConvProblem, geometry: Geometry, settings: Config) -> Choice
     assert name is not None
     serving, refusals = servants(problem, geometry, settings)
     if name == "auto":
-        return _automatic(problem, serving, refusals)
+        # Reproducible choices must not depend on the batch, which work and estimates count.
+        judged = replace(problem, batch=min(problem.batch, 1)) if settings.reproducible else problem
+        return _automatic(judged, serving, refusals)
     named = _BY_NAME[name]
     if problem.macs == 0:
         return Choice(named, "there is nothing to multiply", {})
@@ -80,5 +84,5 @@ def _automatic(problem: ConvProblem, serving: list[Algorithm], refusals: dict[st
     threshold = min_work(problem.op)
     if problem.work < threshold:
         return Choice(DIRECT, f"work {problem.work} is below the minimum {threshold}", refusals)
-    best = min(serving, key=lambda algorithm: algorithm.cost(problem))
+    best = min(serving, key=lambda algorithm: estimate(algorithm.name, problem))
     return Choice(best, "least estimated time", refusals)

@@ -32,9 +32,6 @@ class Algorithm(Protocol):
     def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
         """Scratch bytes for a run; more than `limit` where it cannot keep to that."""
 
-    def cost(self, problem: ConvProblem) -> float:
-        """Estimated seconds on one core: for ranking, not for prediction."""
-
     def run(
         self,
         problem: ConvProblem,

@@ -9,8 +9,6 @@ from ..kernels._geometry import Geometry
 from ..operands import Array
 from ..problem import ConvProblem
 
-_MACS_PER_SECOND = 2e10
-_BYTES_PER_SECOND = 8e9
 _MOST_CHANNELS = 32
 # Each phase of a strided data gradient reads its own taps; this many is beyond any use of it.
 _MOST_PHASES = 64
@@ -36,14 +34,6 @@ class Depthwise:
     def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
         """Need a part of the image for each thread, and sums of weight gradients."""
         return _depthwise.workspace(geometry, problem.op, threads)
-
-    def cost(self, problem: ConvProblem) -> float:
-        """Count products, and reading and writing the arrays once."""
-        moved = prod(problem.x_shape) + prod(problem.y_shape)
-        return (
-            problem.macs / _MACS_PER_SECOND
-            + moved * problem.compute_dtype.itemsize / _BYTES_PER_SECOND
-        )
 
     def run(
         self,

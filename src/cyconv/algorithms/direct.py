@@ -7,8 +7,6 @@ from ..kernels._geometry import Geometry
 from ..operands import Array
 from ..problem import ConvProblem
 
-_MACS_PER_SECOND = 1e9
-
 
 class Direct:
     """Loops over the definition; the accurate reference for float32."""
@@ -24,10 +22,6 @@ class Direct:
     def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
         """Need no scratch."""
         return 0
-
-    def cost(self, problem: ConvProblem) -> float:
-        """Multiply-adds at the rate of scalar float64."""
-        return problem.macs / _MACS_PER_SECOND
 
     def run(
         self,

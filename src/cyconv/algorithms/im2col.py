@@ -14,9 +14,6 @@ from ..operands import Array
 from ..problem import ConvProblem
 from ._matrix import BOUND, run_product, too_large
 
-_BYTES_PER_SECOND = 8e9
-_MACS_PER_SECOND = 3e10
-
 
 class Im2col:
     """Convolution as a matrix product over gathered patches."""
@@ -33,14 +30,6 @@ class Im2col:
     def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
         """Columns of a tile, and blocks of weights or outputs that BLAS cannot read in place."""
         return int(_gemm.workspace(geometry, problem.op, False, limit))
-
-    def cost(self, problem: ConvProblem) -> float:
-        """Count the writing and reading of the columns, and the product."""
-        columns = problem.batch * prod(problem.out_size) * problem.c_in * prod(problem.kernel)
-        return (
-            columns * problem.compute_dtype.itemsize / _BYTES_PER_SECOND
-            + problem.macs / _MACS_PER_SECOND
-        )
 
     def run(
         self,

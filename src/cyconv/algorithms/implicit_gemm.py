@@ -13,7 +13,6 @@ from ..kernels._geometry import Geometry
 from ..operands import Array
 from ..problem import ConvProblem
 
-_MACS_PER_SECOND = 3.5e10
 # Each phase of a strided data gradient packs its own weights; this many is beyond any use of it.
 _MOST_PHASES = 64
 
@@ -35,10 +34,6 @@ class ImplicitGemm:
     def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
         """Packed weights, and for each thread a part of the image and of the result."""
         return _implicit_gemm.workspace(geometry, problem.op, limit, threads)
-
-    def cost(self, problem: ConvProblem) -> float:
-        """Count the product alone."""
-        return problem.macs / _MACS_PER_SECOND
 
     def run(
         self,

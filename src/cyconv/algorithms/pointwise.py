@@ -10,8 +10,6 @@ from ..operands import Array
 from ..problem import ConvProblem
 from ._matrix import BOUND, run_product, too_large
 
-_MACS_PER_SECOND = 3e10
-
 
 class Pointwise:
     """Matrix product without a column buffer; only strided pixels of NCHW are gathered."""
@@ -31,10 +29,6 @@ class Pointwise:
     def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
         """Tiles of operands that BLAS cannot read in place; often none."""
         return int(_gemm.workspace(geometry, problem.op, True, limit))
-
-    def cost(self, problem: ConvProblem) -> float:
-        """Count the product alone."""
-        return problem.macs / _MACS_PER_SECOND
 
     def run(
         self,

@@ -17,7 +17,6 @@ from ..kernels._geometry import Geometry
 from ..operands import Array
 from ..problem import ConvProblem
 
-_MACS_PER_SECOND = 2e8
 _Index = tuple[slice | int, ...]
 
 
@@ -39,10 +38,6 @@ class Reference:
         weights = prod(problem.w_shape) // problem.groups
         window = problem.c_in // problem.groups * prod(problem.out_size)
         return 8 * (padded + 2 * output + window + 2 * weights)
-
-    def cost(self, problem: ConvProblem) -> float:
-        """Multiply-adds at NumPy's rate for small products."""
-        return problem.macs / _MACS_PER_SECOND
 
     def run(
         self,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 MODEL_WHEEL = "rapidocr-onnxruntime"
 MODEL_FILE = "ch_PP-OCRv4_det_infer.onnx"
-HOW_TO_GET_THE_MODEL = f"pip install --no-deps {MODEL_WHEEL}==1.4.4"
+HOW_TO_GET_THE_MODEL = f"pip install --no-deps --ignore-requires-python {MODEL_WHEEL}==1.4.4"
 
 
 def model_path() -> Path | None:

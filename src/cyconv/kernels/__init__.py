@@ -3,6 +3,14 @@
 from ..settings import short_openmp_spin
 
 with short_openmp_spin():
-    from . import _direct, _gemm, _geometry, _openmp
+    from . import _depthwise, _direct, _gemm, _geometry, _implicit_gemm, _openmp, _ukernels
 
-__all__ = ["_direct", "_gemm", "_geometry", "_openmp"]
+__all__ = [
+    "_depthwise",
+    "_direct",
+    "_gemm",
+    "_geometry",
+    "_implicit_gemm",
+    "_openmp",
+    "_ukernels",
+]

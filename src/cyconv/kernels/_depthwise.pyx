@@ -1,11 +1,11 @@
 """Convolution with few channels a group, depthwise above all, in vectors over pixels or channels.
 
-    pixel lanes     any layout; a vector holds neighbouring pixels, which share each weight (`spread`).
-                    A block of the image is copied plane by plane into a slab with its zeros around
-                    it. A stride is undone there: columns and rows of each remainder modulo the
-                    stride form planes of their own, so that neighbouring outputs always see
-                    neighbouring elements. Rows of a plane follow each other, and the sum runs over
-                    all of them in one go; what falls between two rows is thrown away.
+    pixel lanes     any layout; a vector holds neighbouring pixels, which share each weight
+                    (`spread`). A block of the image is copied plane by plane into a slab with its
+                    zeros around it. A stride is undone there: columns and rows of each remainder
+                    modulo the stride form planes of their own, so that neighbouring outputs always
+                    see neighbouring elements. Rows of a plane follow each other, and the sum runs
+                    over all of them in one go; what falls between two rows is thrown away.
     channel lanes   channels last, one channel a group; a vector holds neighbouring channels, each
                     with its own weights (`along`). The slab holds one vector of channels a pixel.
 

@@ -1,7 +1,7 @@
 """A convolution as passes that gather: every output sees the source at a step of its own.
 
-Forward is one pass. Data backward of stride s is prod(s) passes of stride 1, the phases: positions of
-dx that are s apart see the same taps of dy. Weight backward reads x as the forward pass does.
+Forward is one pass. Data backward of stride s is prod(s) passes of stride 1, the phases: positions
+of dx that are s apart see the same taps of dy. Weight backward reads x as the forward pass does.
 """
 
 from cython cimport floating
@@ -75,7 +75,9 @@ cdef inline ptrdiff_t gcd(ptrdiff_t a, ptrdiff_t b) noexcept nogil:
     return a
 
 
-cdef inline bint data_axis(const geometry_t *g, int a, ptrdiff_t phase, axis_t *axis) noexcept nogil:
+cdef inline bint data_axis(
+    const geometry_t *g, int a, ptrdiff_t phase, axis_t *axis
+) noexcept nogil:
     """Describe one phase along one axis; False if the axis has no such position."""
     cdef ptrdiff_t s = g.stride[a], d = g.dilation[a], k = 0
     cdef ptrdiff_t every = s // gcd(s, d)

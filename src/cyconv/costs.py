@@ -1,0 +1,107 @@
+"""Estimated times of the algorithms: what ``auto`` ranks by, and `explain` shows.
+
+One model for all machines, built from the shapes and from the lanes of a vector: multiply-adds at
+the rate of two vectors a cycle, times the share of lanes that do useful work, plus the elements
+that are moved. Rates are for one core of 3 GHz; only their ratios matter. They were fitted to the
+benchmark layers (``bench/bench_conv.py --strategy ...`` times every strategy side by side).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from .kernels import _ukernels
+from .problem import ConvProblem
+
+_CYCLES = 3e9
+# Share of the peak that each algorithm's product reaches when nothing is in its way.
+_GEMM_SHARE = 0.78
+_DEPTHWISE_SHARE = 0.45
+_BLAS_SHARE = 0.8
+# A panel of one vector has too few sums to hide the latency of an addition.
+_ONE_VECTOR_PENALTY = 1.6
+# Seconds for each element that is moved: streamed through a cache, gathered with a stride, copied
+# into columns and read back by BLAS.
+_STREAMED = 0.25e-9
+_GATHERED = 1.0e-9
+_COLUMN = 0.7e-9
+# Scalar loops.
+_DIRECT_MACS = 1.0e9
+_REFERENCE_MACS = 0.2e9
+
+
+def _peak(problem: ConvProblem) -> float:
+    """Multiply-adds a second of one core that does nothing else."""
+    lanes = _ukernels.tile("f64" if problem.dtype == "f64" else "f32")[1]
+    return 2 * lanes * _CYCLES
+
+
+def _moved(problem: ConvProblem) -> int:
+    """Elements of the three arrays."""
+    return prod(problem.x_shape) + prod(problem.y_shape) + prod(problem.w_shape)
+
+
+def _implicit_gemm(problem: ConvProblem) -> float:
+    channels = (problem.c_in if problem.op == "dx" else problem.c_out) // problem.groups
+    vector = _ukernels.tile("f64" if problem.dtype == "f64" else "f32")[1]
+    full, rest = divmod(channels, 2 * vector)
+    lanes = full * 2 * vector
+    if rest > vector:
+        lanes += 2 * vector
+    elif rest:
+        lanes += int(vector * _ONE_VECTOR_PENALTY)
+    product = problem.macs * lanes / channels / (_GEMM_SHARE * _peak(problem))
+    moved = _moved(problem) * _STREAMED
+    if problem.layout == "nhwc" and problem.groups > 1:
+        moved = _moved(problem) * _GATHERED
+    return product + moved
+
+
+def _depthwise(problem: ConvProblem) -> float:
+    inner = problem.c_in // problem.groups, problem.c_out // problem.groups
+    if problem.layout == "nchw" or problem.c_in == 1 or inner == (1, 1):
+        moved = _moved(problem) * _STREAMED
+    else:
+        moved = _moved(problem) * _GATHERED
+    if problem.op == "dw":
+        # Each output channel of a group reads the slab again, a vector a tap.
+        moved *= 1.5
+    return problem.macs / (_DEPTHWISE_SHARE * _peak(problem)) + moved
+
+
+def _columns(problem: ConvProblem) -> float:
+    """Seconds for writing and reading the columns of every patch."""
+    pixels = problem.batch * prod(problem.out_size)
+    return pixels * problem.c_in * prod(problem.kernel) * _COLUMN
+
+
+def _pointwise(problem: ConvProblem) -> float:
+    product = problem.macs / (_BLAS_SHARE * _peak(problem))
+    moved = _moved(problem) * _STREAMED
+    if max(problem.stride) == 1:
+        return product + moved
+    if problem.layout == "nchw":
+        return product + moved + _columns(problem)
+    # In place, but only a row of pixels at a time.
+    return 1.5 * product + moved
+
+
+def _im2col(problem: ConvProblem) -> float:
+    product = problem.macs / (_BLAS_SHARE * _peak(problem))
+    return product + _moved(problem) * _STREAMED + _columns(problem)
+
+
+_ESTIMATES: dict[str, Callable[[ConvProblem], float]] = {
+    "pointwise": _pointwise,
+    "depthwise": _depthwise,
+    "implicit_gemm": _implicit_gemm,
+    "im2col": _im2col,
+    "direct": lambda problem: problem.macs / _DIRECT_MACS,
+    "reference": lambda problem: problem.macs / _REFERENCE_MACS,
+}
+
+
+def estimate(name: str, problem: ConvProblem) -> float:
+    """Return the estimated seconds of a strategy on one core, for a problem that it serves."""
+    return _ESTIMATES[name](problem) if problem.macs else 0.0

@@ -141,3 +141,15 @@ def test_an_unknown_instruction_set_warns_and_is_ignored():
     )
     assert run.stdout.split()[0] == cyconv.isas()[0]
     assert run.stderr.count("CYCONV_ISA='quantum'") == 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_collect(isa, dtype):
+    lanes = _ukernels.tile(dtype)[1]
+    for rows in (1, 2, 7):
+        for columns in (lanes, 2 * lanes):
+            source = np.random.default_rng(rows).standard_normal((rows, columns + 3))
+            source = source.astype(DTYPES[dtype])
+            target = np.full((rows, columns), np.nan, DTYPES[dtype])
+            _ukernels.collected(source, target)
+            np.testing.assert_array_equal(target, source[:, :columns])

@@ -92,14 +92,14 @@ def _run(
     check: Callable[[], Request],
 ) -> Array:
     """Answer from a remembered call, else check the arguments and remember what they led to."""
-    key = None if out is not None else _key(kind, rank, a, b, bias, extra, raw)
+    key = _key(kind, rank, a, b, bias, extra, raw)
     if key is not None:
         try:
             call = _calls.get(key)
         except TypeError:  # a list among the parameters
             key = call = None
-        if call is not None:
-            return _repeat(call, a, b, bias)
+        if call is not None and (out is None or _is_simple(out, call, (a, b, bias))):
+            return _repeat(call, a, b, bias, out)
     checked = check()
     result = _finish(checked, out)
     if key is not None:
@@ -107,8 +107,19 @@ def _run(
     return result
 
 
-def _repeat(call: _Call, a: Array, b: Array, bias: Array | None) -> Array:
-    result = np.empty(call.shape, call.dtype)
+def _is_simple(out: Any, call: _Call, inputs: tuple[Array | None, ...]) -> bool:
+    """Whether kernels can write into `out` as it is: contiguous, and apart from the inputs."""
+    return (
+        type(out) is np.ndarray
+        and out.shape == call.shape
+        and out.dtype == call.dtype
+        and out.flags.carray
+        and not any(a is not None and np.may_share_memory(out, a) for a in inputs)
+    )
+
+
+def _repeat(call: _Call, a: Array, b: Array, bias: Array | None, out: Array | None) -> Array:
+    result = np.empty(call.shape, call.dtype) if out is None else out
     view = result
     op = call.bound.problem.op
     if not call.batched:
@@ -133,6 +144,8 @@ def _remember(key: tuple[Any, ...], checked: Request, bias: Any, result: Array) 
     if checked.settings.strategy == "profile" or problem.dtype not in ("f32", "f64"):
         return
     if not all(is_ready(array, problem.compute_dtype) for array in inputs):
+        return
+    if not result.flags.c_contiguous:
         return
     view = _view(checked, result)
     strides = _operands(checked, view).strides(problem.layout)

@@ -30,7 +30,7 @@ from ._passes cimport (
 )
 from ._patches cimport valid_range
 from ._ukernels cimport (
-    CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, along, cyconv_ukernels, spread,
+    CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, along, collect, cyconv_ukernels, spread,
 )
 
 cnp.import_array()
@@ -62,10 +62,6 @@ cdef struct blocks_t:
     # Scratch of each thread (in it: where dy or the weights are, and so on), and what all share.
     ptrdiff_t weights_at, positions_at, c_at, private_nbytes
     ptrdiff_t private_at, totals_at, task_totals, nbytes
-
-
-cdef struct line_t:
-    double value[2]             # the bytes of the narrowest vector
 
 
 cdef inline ptrdiff_t _aligned(ptrdiff_t nbytes) noexcept nogil:
@@ -212,24 +208,25 @@ cdef void _list_taps(const pass_t *p, const blocks_t *b, ptrdiff_t *offset) noex
                     k = k + 1
 
 
-cdef inline void _copy_lanes(
-    const floating *source, ptrdiff_t stride, ptrdiff_t lanes, floating *target, ptrdiff_t nr
+cdef void _copy_lanes(
+    const blocks_t *b, const cyconv_ukernels *uk, const floating *source, ptrdiff_t pixel,
+    ptrdiff_t channel, ptrdiff_t lanes, ptrdiff_t count, floating *target
 ) noexcept nogil:
-    """Copy the lanes of one pixel and fill up with zeros."""
-    cdef ptrdiff_t j
-    if stride == 1 and lanes == nr:
-        for j in range(<ptrdiff_t> (nr * sizeof(floating) / sizeof(line_t))):
-            (<line_t *> target)[j] = (<const line_t *> source)[j]
+    """Copy the lanes of `count` pixels and fill up with zeros."""
+    cdef ptrdiff_t x, j
+    if channel == 1 and lanes == b.nr:
+        collect(uk, count, b.nv, source, pixel, target)
         return
-    for j in range(lanes):
-        target[j] = source[j * stride]
-    for j in range(lanes, nr):
-        target[j] = 0
+    for x in range(count):
+        for j in range(lanes):
+            target[x * b.nr + j] = source[x * pixel + j * channel]
+        for j in range(lanes, b.nr):
+            target[x * b.nr + j] = 0
 
 
 cdef void _fill_line(
-    const pass_t *p, const blocks_t *b, const floating *row, ptrdiff_t x0, ptrdiff_t lanes,
-    ptrdiff_t high, floating *target
+    const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const floating *row,
+    ptrdiff_t x0, ptrdiff_t lanes, ptrdiff_t high, floating *target
 ) noexcept nogil:
     """One row of a plane, from source column x0 on in steps; zeros outside the source."""
     cdef ptrdiff_t step = b.step[2], stride = p.axis[2].source_stride, lo, hi, x
@@ -239,8 +236,8 @@ cdef void _fill_line(
     stride *= step
     if b.channel_lanes:
         memset(target, 0, lo * b.nr * sizeof(floating))
-        for x in range(lo, hi):
-            _copy_lanes(source + x * stride, p.source_c, lanes, target + x * b.nr, b.nr)
+        _copy_lanes(
+            b, uk, source + lo * stride, stride, p.source_c, lanes, hi - lo, target + lo * b.nr)
         memset(target + hi * b.nr, 0, (high - hi) * b.nr * sizeof(floating))
         return
     for x in range(lo):
@@ -256,8 +253,8 @@ cdef void _fill_line(
 
 
 cdef void _fill_slab(
-    const pass_t *p, const blocks_t *b, const place_t *at, const floating *source,
-    ptrdiff_t lanes, floating *slab
+    const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const place_t *at,
+    const floating *source, ptrdiff_t lanes, floating *slab
 ) noexcept nogil:
     """The part of an image that a block sees; source points at its group or first channel."""
     cdef ptrdiff_t c, z, ry, rx, y, source_z, source_y
@@ -276,7 +273,7 @@ cdef void _fill_slab(
                         source_y = y0 + ry + y * b.step[1]
                         if 0 <= source_z < p.axis[0].size and 0 <= source_y < p.axis[1].size:
                             _fill_line(
-                                p, b,
+                                p, b, uk,
                                 source + at.n * p.source_n + c * p.source_c
                                 + source_z * p.axis[0].source_stride
                                 + source_y * p.axis[1].source_stride,
@@ -322,7 +319,7 @@ cdef bint _pixel_task(
     cdef ptrdiff_t entries = _ceil((at.rows - 1) * b.high[2] + at.cols, b.nr)
     cdef floating *target
     if b.depth > 0:
-        _fill_slab(p, b, &at, source, 0, slab)
+        _fill_slab(p, b, uk, &at, source, 0, slab)
     for o in range(p.lanes):
         for k in range(b.depth):
             weights[k] = w[o * p.weight_lane + weight_offset[k]]
@@ -370,7 +367,7 @@ cdef bint _channel_task(
     if only_finite and not all_finite(weights, b.depth * b.nr):
         return False
     if b.depth > 0:
-        _fill_slab(p, b, &at, source, lanes, slab)
+        _fill_slab(p, b, uk, &at, source, lanes, slab)
     for y in range(at.rows):
         target = (
             result + at.n * p.result_n
@@ -425,8 +422,8 @@ cdef bint _run_pass(
 
 
 cdef void _copy_gradient(
-    const geometry_t *g, const blocks_t *b, const place_t *at, const floating *dy, ptrdiff_t lanes,
-    floating *target
+    const geometry_t *g, const blocks_t *b, const cyconv_ukernels *uk, const place_t *at,
+    const floating *dy, ptrdiff_t lanes, floating *target
 ) noexcept nogil:
     """A block of dy as the microkernel's vectors: pixels by lanes, or rows as far apart as those
     of a plane with zeros between."""
@@ -437,9 +434,8 @@ cdef void _copy_gradient(
         row = (
             dy + at.n * g.y_n + at.z * g.y_s[0] + (at.y + y) * g.y_s[1] + at.x * g.y_s[2])
         if b.channel_lanes:
-            for x in range(at.cols):
-                _copy_lanes(
-                    row + x * g.y_s[2], g.y_c, lanes, target + (y * at.cols + x) * b.nr, b.nr)
+            _copy_lanes(
+                b, uk, row, g.y_s[2], g.y_c, lanes, at.cols, target + y * at.cols * b.nr)
         else:
             for x in range(at.cols):
                 target[y * b.high[2] + x] = row[x * g.y_s[2]]
@@ -485,7 +481,7 @@ cdef bint _gradient_task(
         folded[i] = 0
     for index in range(first, last):
         at = _place(p, b, index)
-        _fill_slab(p, b, &at, x, lanes, slab)
+        _fill_slab(p, b, uk, &at, x, lanes, slab)
         if not b.channel_lanes and not all_finite(slab, b.slab_elements):
             return False
         if b.channel_lanes:
@@ -499,7 +495,7 @@ cdef bint _gradient_task(
             for i in range(entries):
                 position[i] = i * b.nr
         for o in range(outputs):
-            _copy_gradient(g, b, &at, dy + o * g.y_c, lanes, gradient)
+            _copy_gradient(g, b, uk, &at, dy + o * g.y_c, lanes, gradient)
             _tap_sums(
                 b, uk, slab, offset, position, entries, gradient, pending == 0,
                 sums + o * b.depth * b.nr)

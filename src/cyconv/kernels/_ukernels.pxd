@@ -25,6 +25,11 @@ cdef extern from "ukernel/ukernel.h" nogil:
         void (*transpose_f64)(
             ptrdiff_t rows, ptrdiff_t cols, const double *src, ptrdiff_t src_row, double *dst,
             ptrdiff_t dst_row) noexcept nogil
+        void (*collect_f32)(
+            ptrdiff_t rows, int nv, const float *src, ptrdiff_t src_row, float *dst) noexcept nogil
+        void (*collect_f64)(
+            ptrdiff_t rows, int nv, const double *src, ptrdiff_t src_row, double *dst
+        ) noexcept nogil
 
     enum:
         CYCONV_MOST_ROWS
@@ -72,3 +77,13 @@ cdef inline void transpose(
         uk.transpose_f32(rows, cols, src, src_row, dst, dst_row)
     else:
         uk.transpose_f64(rows, cols, src, src_row, dst, dst_row)
+
+
+cdef inline void collect(
+    const cyconv_ukernels *uk, ptrdiff_t rows, int nv, const floating *src, ptrdiff_t src_row,
+    floating *dst
+) noexcept nogil:
+    if floating is float:
+        uk.collect_f32(rows, nv, src, src_row, dst)
+    else:
+        uk.collect_f64(rows, nv, src, src_row, dst)

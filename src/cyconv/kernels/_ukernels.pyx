@@ -96,3 +96,15 @@ def transposed(const floating[:, ::1] source not None, floating[:, ::1] target n
     transpose(
         _active, source.shape[0], source.shape[1], &source[0, 0], source.shape[1], &target[0, 0],
         target.shape[1])
+
+
+def collected(const floating[:, ::1] source not None, floating[:, ::1] target not None):
+    """Run one `collect`: target = the first columns of source, one or two vectors of them."""
+    cdef int lanes = _active.vl_f32 if floating is float else _active.vl_f64
+    if target.shape[0] != source.shape[0] or source.shape[1] < target.shape[1]:
+        raise ValueError("the shapes of source and target do not fit")
+    if target.shape[1] not in (lanes, 2 * lanes):
+        raise ValueError(f"target must have {lanes} or {2 * lanes} columns")
+    collect(
+        _active, source.shape[0], <int> (target.shape[1] // lanes), &source[0, 0],
+        source.shape[1], &target[0, 0])

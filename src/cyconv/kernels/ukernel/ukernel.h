@@ -15,6 +15,7 @@
  * c overlaps nothing; no pointer need be aligned.
  *
  * transpose: dst[j*dst_row + i] = src[i*src_row + j]  for i < rows, j < cols. No overlap.
+ * collect: dst[i*nv*vl + j] = src[i*src_row + j]  for i < rows, j < nv*vl. No overlap.
  */
 #ifndef CYCONV_UKERNEL_H
 #define CYCONV_UKERNEL_H
@@ -37,6 +38,8 @@ typedef struct {
                           float *dst, ptrdiff_t dst_row);
     void (*transpose_f64)(ptrdiff_t rows, ptrdiff_t cols, const double *src, ptrdiff_t src_row,
                           double *dst, ptrdiff_t dst_row);
+    void (*collect_f32)(ptrdiff_t rows, int nv, const float *src, ptrdiff_t src_row, float *dst);
+    void (*collect_f64)(ptrdiff_t rows, int nv, const double *src, ptrdiff_t src_row, double *dst);
 } cyconv_ukernels;
 
 enum { CYCONV_MOST_ROWS = 16, CYCONV_MOST_LANES = 32 };    /* bounds on mr and 2*vl of any table */

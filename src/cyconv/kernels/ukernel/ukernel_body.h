@@ -131,6 +131,19 @@ static void NAME(transpose)(ptrdiff_t rows, ptrdiff_t cols, const REAL *src, ptr
             dst[j * dst_row + i] = src[i * src_row + j];
 }
 
+static void NAME(collect)(ptrdiff_t rows, int nv, const REAL *src, ptrdiff_t src_row, REAL *dst)
+{
+    if (nv == 2) {
+        for (ptrdiff_t i = 0; i < rows; i++, src += src_row, dst += 2 * VL) {
+            *(NAME(vec) *)dst = *(const NAME(vec) *)src;
+            *(NAME(vec) *)(dst + VL) = *(const NAME(vec) *)(src + VL);
+        }
+    } else {
+        for (ptrdiff_t i = 0; i < rows; i++, src += src_row, dst += VL)
+            *(NAME(vec) *)dst = *(const NAME(vec) *)src;
+    }
+}
+
 #undef JOIN2
 #undef JOIN
 #undef NAME

@@ -40,4 +40,6 @@ const cyconv_ukernels TABLE_NAME(ISA) = {
     .spread_f64 = spread_f64,
     .transpose_f32 = transpose_f32,
     .transpose_f64 = transpose_f64,
+    .collect_f32 = collect_f32,
+    .collect_f64 = collect_f64,
 };

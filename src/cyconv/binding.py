@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from . import isa
 from .algorithms import DIRECT, Algorithm
-from .algorithms.base import per_channel
+from .algorithms.base import Run, per_channel
 from .kernels._geometry import Geometry
 from .operands import Array, contiguous_strides
 from .problem import ConvProblem
@@ -33,6 +33,7 @@ class Bound(NamedTuple):
     workspace_nbytes: int
     limit: int
     threads: int
+    flush: bool
     empty: bool
 
     def run(self, x: Array, w: Array, y: Array, bias: Array | None) -> None:
@@ -45,16 +46,24 @@ class Bound(NamedTuple):
             self._fill(x, w, y, bias)
             return
         scratch = take(self.workspace_nbytes)
+        call = Run(
+            self.problem,
+            self.geometry,
+            x,
+            w,
+            y,
+            bias,
+            scratch,
+            self.limit,
+            self.threads,
+            self.flush,
+        )
         try:
-            done = self.algorithm.run(
-                self.problem, self.geometry, x, w, y, bias, scratch, self.limit, self.threads
-            )
+            done = self.algorithm.run(call)
         finally:
             give(scratch)
         if not done:
-            DIRECT.run(
-                self.problem, self.geometry, x, w, y, bias, scratch, self.limit, self.threads
-            )
+            DIRECT.run(call)
 
     def _fill(self, x: Array, w: Array, y: Array, bias: Array | None) -> None:
         """Give the sum over nothing: the bias, or zero."""
@@ -107,6 +116,7 @@ def _bind(problem: ConvProblem, settings: Config, strides: Strides) -> Bound:
         choice.algorithm.workspace(problem, geometry, limit, threads),
         limit,
         threads,
+        settings.flush_subnormals,
         problem.macs == 0,
     )
 

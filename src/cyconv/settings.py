@@ -51,7 +51,9 @@ class Config(NamedTuple):
     workspace_limit : int
         Most bytes of scratch memory in one call, copies of unusual operands included.
     flush_subnormals : bool
-        Let strategies that profit treat subnormal numbers as zero. None of this release does.
+        Let ``depthwise`` and ``implicit_gemm`` treat subnormal numbers as zero, which adds at most
+        ``K * 2**-126`` to the error of a float32 result and spares some processors a hundredfold
+        slowdown. The processor's mode is put back before the call returns.
     """
 
     strategy: str | None = None

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from ..kernels import _gemm
-from ..kernels._geometry import Geometry
 from ..kernels.blas_threads import limited_to
-from ..operands import Array
-from ..problem import ConvProblem
-from .base import per_channel
+from .base import Run, per_channel
 
 BOUND = "gamma_{K+1} sum |x||w|"
 # BLAS takes its sizes as 32-bit integers.
@@ -15,23 +12,13 @@ LARGEST = 2**31 - 1
 _PARALLEL_MACS = 2**24
 
 
-def run_product(
-    pointwise: bool,
-    problem: ConvProblem,
-    geometry: Geometry,
-    x: Array,
-    w: Array,
-    y: Array,
-    bias: Array | None,
-    scratch: Array,
-    limit: int,
-    threads: int,
-) -> None:
+def run_product(pointwise: bool, call: Run) -> None:
     """Fill the result with the bias where the product is added to it, then multiply."""
-    accumulate = bias is not None
-    result = y if problem.op == "fwd" else x
-    if bias is not None:
-        result[...] = per_channel(bias, problem)
+    problem, geometry, limit, threads = call.problem, call.geometry, call.limit, call.threads
+    accumulate = call.bias is not None
+    result = call.y if problem.op == "fwd" else call.x
+    if call.bias is not None:
+        result[...] = per_channel(call.bias, problem)
     elif not _gemm.overwrites(geometry, problem.op, pointwise, limit):
         result[...] = 0
         accumulate = True
@@ -40,8 +27,8 @@ def run_product(
     in_blas = _gemm.tile_macs(geometry, problem.op, pointwise, limit) >= _PARALLEL_MACS
     with limited_to(threads if in_blas else 1):
         _gemm.run(
-            geometry, problem.op, pointwise, x, w, y, accumulate, scratch, limit,
-            1 if in_blas else threads,
+            geometry, problem.op, pointwise, call.x, call.w, call.y, accumulate, call.scratch,
+            limit, 1 if in_blas else threads,
         )  # fmt: skip
 
 

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ..kernels._geometry import Geometry
 from ..operands import Array
 from ..problem import ConvProblem
+
+
+class Run(NamedTuple):
+    """All that a run needs.
+
+    Operands have the problem's compute dtype in native byte order, aligned, with any strides, batch
+    axis included. The result, one of x, w and y, is C-contiguous, holds anything and overlaps no
+    operand. `scratch` holds at least what `Algorithm.workspace` named for the same limit and
+    threads; `flush` permits to treat subnormal numbers as zero.
+    """
+
+    problem: ConvProblem
+    geometry: Geometry
+    x: Array
+    w: Array
+    y: Array
+    bias: Array | None
+    scratch: Array
+    limit: int
+    threads: int
+    flush: bool
 
 
 class Algorithm(Protocol):
@@ -32,22 +53,8 @@ class Algorithm(Protocol):
     def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
         """Scratch bytes for a run; more than `limit` where it cannot keep to that."""
 
-    def run(
-        self,
-        problem: ConvProblem,
-        geometry: Geometry,
-        x: Array,
-        w: Array,
-        y: Array,
-        bias: Array | None,
-        scratch: Array,
-        limit: int,
-        threads: int,
-    ) -> bool:
-        """Compute ``problem.op``: y, x or w is written, from the other two.
-
-        Operands have the problem's compute dtype in native byte order, aligned, with any strides,
-        batch axis included; the result is C-contiguous, holds anything and overlaps no operand.
+    def run(self, call: Run) -> bool:
+        """Compute ``call.problem.op``: y, x or w is written, from the other two.
 
         Returns False, with the result undefined, for values (not finite, say) that it cannot treat
         as the definition does; ``direct`` then computes the result.

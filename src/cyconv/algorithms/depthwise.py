@@ -6,8 +6,8 @@ from math import prod
 
 from ..kernels import _depthwise
 from ..kernels._geometry import Geometry
-from ..operands import Array
 from ..problem import ConvProblem
+from .base import Run
 
 _MOST_CHANNELS = 32
 # Each phase of a strided data gradient reads its own taps; this many is beyond any use of it.
@@ -35,17 +35,9 @@ class Depthwise:
         """Need a part of the image for each thread, and sums of weight gradients."""
         return _depthwise.workspace(geometry, problem.op, threads)
 
-    def run(
-        self,
-        problem: ConvProblem,
-        geometry: Geometry,
-        x: Array,
-        w: Array,
-        y: Array,
-        bias: Array | None,
-        scratch: Array,
-        limit: int,
-        threads: int,
-    ) -> bool:
+    def run(self, call: Run) -> bool:
         """See `Algorithm.run`; hand gradients of non-finite values over."""
-        return _depthwise.run(geometry, problem.op, x, w, y, bias, scratch, threads)
+        return _depthwise.run(
+            call.geometry, call.problem.op, call.x, call.w, call.y, call.bias, call.scratch,
+            call.threads, call.flush,
+        )  # fmt: skip

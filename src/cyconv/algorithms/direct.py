@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..kernels import _direct
 from ..kernels._geometry import Geometry
-from ..operands import Array
 from ..problem import ConvProblem
+from .base import Run
 
 
 class Direct:
@@ -23,23 +23,13 @@ class Direct:
         """Need no scratch."""
         return 0
 
-    def run(
-        self,
-        problem: ConvProblem,
-        geometry: Geometry,
-        x: Array,
-        w: Array,
-        y: Array,
-        bias: Array | None,
-        scratch: Array,
-        limit: int,
-        threads: int,
-    ) -> bool:
+    def run(self, call: Run) -> bool:
         """See `Algorithm.run`."""
-        if problem.op == "fwd":
-            _direct.forward(geometry, x, w, bias, y, threads)
-        elif problem.op == "dx":
-            _direct.data_backward(geometry, y, w, bias, x, threads)
+        op, geometry, threads = call.problem.op, call.geometry, call.threads
+        if op == "fwd":
+            _direct.forward(geometry, call.x, call.w, call.bias, call.y, threads)
+        elif op == "dx":
+            _direct.data_backward(geometry, call.y, call.w, call.bias, call.x, threads)
         else:
-            _direct.weight_backward(geometry, x, y, w, threads)
+            _direct.weight_backward(geometry, call.x, call.y, call.w, threads)
         return True

@@ -10,9 +10,9 @@ from math import prod
 
 from ..kernels import _gemm
 from ..kernels._geometry import Geometry
-from ..operands import Array
 from ..problem import ConvProblem
 from ._matrix import BOUND, run_product, too_large
+from .base import Run
 
 
 class Im2col:
@@ -31,18 +31,7 @@ class Im2col:
         """Columns of a tile, and blocks of weights or outputs that BLAS cannot read in place."""
         return int(_gemm.workspace(geometry, problem.op, False, limit))
 
-    def run(
-        self,
-        problem: ConvProblem,
-        geometry: Geometry,
-        x: Array,
-        w: Array,
-        y: Array,
-        bias: Array | None,
-        scratch: Array,
-        limit: int,
-        threads: int,
-    ) -> bool:
+    def run(self, call: Run) -> bool:
         """See `Algorithm.run`."""
-        run_product(False, problem, geometry, x, w, y, bias, scratch, limit, threads)
+        run_product(False, call)
         return True

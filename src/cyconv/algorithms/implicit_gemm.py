@@ -10,8 +10,8 @@ from math import prod
 
 from ..kernels import _implicit_gemm
 from ..kernels._geometry import Geometry
-from ..operands import Array
 from ..problem import ConvProblem
+from .base import Run
 
 # Each phase of a strided data gradient packs its own weights; this many is beyond any use of it.
 _MOST_PHASES = 64
@@ -35,17 +35,9 @@ class ImplicitGemm:
         """Packed weights, and for each thread a part of the image and of the result."""
         return _implicit_gemm.workspace(geometry, problem.op, limit, threads)
 
-    def run(
-        self,
-        problem: ConvProblem,
-        geometry: Geometry,
-        x: Array,
-        w: Array,
-        y: Array,
-        bias: Array | None,
-        scratch: Array,
-        limit: int,
-        threads: int,
-    ) -> bool:
+    def run(self, call: Run) -> bool:
         """See `Algorithm.run`; hand data gradients of non-finite weights over."""
-        return _implicit_gemm.run(geometry, problem.op, x, w, y, bias, scratch, limit, threads)
+        return _implicit_gemm.run(
+            call.geometry, call.problem.op, call.x, call.w, call.y, call.bias, call.scratch,
+            call.limit, call.threads, call.flush,
+        )  # fmt: skip

@@ -6,9 +6,9 @@ from math import prod
 
 from ..kernels import _gemm
 from ..kernels._geometry import Geometry
-from ..operands import Array
 from ..problem import ConvProblem
 from ._matrix import BOUND, run_product, too_large
+from .base import Run
 
 
 class Pointwise:
@@ -30,18 +30,7 @@ class Pointwise:
         """Tiles of operands that BLAS cannot read in place; often none."""
         return int(_gemm.workspace(geometry, problem.op, True, limit))
 
-    def run(
-        self,
-        problem: ConvProblem,
-        geometry: Geometry,
-        x: Array,
-        w: Array,
-        y: Array,
-        bias: Array | None,
-        scratch: Array,
-        limit: int,
-        threads: int,
-    ) -> bool:
+    def run(self, call: Run) -> bool:
         """See `Algorithm.run`."""
-        run_product(True, problem, geometry, x, w, y, bias, scratch, limit, threads)
+        run_product(True, call)
         return True

@@ -16,6 +16,7 @@ import numpy as np
 from ..kernels._geometry import Geometry
 from ..operands import Array
 from ..problem import ConvProblem
+from .base import Run
 
 _Index = tuple[slice | int, ...]
 
@@ -39,20 +40,10 @@ class Reference:
         window = problem.c_in // problem.groups * prod(problem.out_size)
         return 8 * (padded + 2 * output + window + 2 * weights)
 
-    def run(
-        self,
-        problem: ConvProblem,
-        geometry: Geometry,
-        x: Array,
-        w: Array,
-        y: Array,
-        bias: Array | None,
-        scratch: Array,
-        limit: int,
-        threads: int,
-    ) -> bool:
+    def run(self, call: Run) -> bool:
         """See `Algorithm.run`; `threads` and `scratch` are not used."""
-        x, w, y = (_channels_first(a, problem.layout) for a in (x, w, y))
+        problem, bias = call.problem, call.bias
+        x, w, y = (_channels_first(a, problem.layout) for a in (call.x, call.w, call.y))
         operator = {"fwd": _forward, "dx": _data_backward, "dw": _weight_backward}[problem.op]
         ci, co = problem.c_in // problem.groups, problem.c_out // problem.groups
         # Non-finite operands are the caller's business: they give what the definition gives.

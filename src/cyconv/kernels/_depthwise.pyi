@@ -11,4 +11,5 @@ def run(
     bias: Array | None,
     scratch: Array,
     threads: int,
+    flush: bool,
 ) -> bool: ...

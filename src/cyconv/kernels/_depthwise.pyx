@@ -20,13 +20,15 @@ the other factor must be finite: `run` returns False otherwise.
 
 from cython cimport floating
 from cython.parallel cimport prange, threadid
+from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
 cimport numpy as cnp
 
 from ._geometry cimport Geometry, address, geometry_t
 from ._passes cimport (
-    all_finite, axis_t, data_pass, forward_pass, pass_t, slab_span,
+    aligned, all_finite, axis_t, ceil_div, cyconv_flush_begin, cyconv_flush_end, data_pass,
+    forward_pass, pass_t, slab_span,
 )
 from ._patches cimport valid_range
 from ._ukernels cimport (
@@ -41,12 +43,12 @@ cdef enum:
     CHANNEL_COLUMNS = 64
     FOLD_PIXELS = 4096
     FEWEST_TASKS = 16           # of a weight gradient, if it has as many blocks
-    LINE = 64
 
 OPERATORS = {"fwd": 0, "dx": 1, "dw": 2}
 
 
 cdef struct blocks_t:
+    bint flush                          # subnormal numbers to zero, in every thread
     bint channel_lanes
     int mr, vl, nv
     ptrdiff_t nr                        # lanes of a row of the microkernel
@@ -64,14 +66,6 @@ cdef struct blocks_t:
     ptrdiff_t private_at, totals_at, task_totals, nbytes
 
 
-cdef inline ptrdiff_t _aligned(ptrdiff_t nbytes) noexcept nogil:
-    return (nbytes + LINE - 1) // LINE * LINE
-
-
-cdef inline ptrdiff_t _ceil(ptrdiff_t a, ptrdiff_t b) noexcept nogil:
-    return (a + b - 1) // b
-
-
 cdef void _size_slab(const pass_t *p, blocks_t *b) noexcept nogil:
     cdef ptrdiff_t spans[3]
     cdef int a
@@ -82,14 +76,14 @@ cdef void _size_slab(const pass_t *p, blocks_t *b) noexcept nogil:
     for a in range(1, 3):
         b.step[a] = 1 if b.channel_lanes else p.axis[a].step
     for a in range(3):
-        b.high[a] = _ceil(spans[a], b.step[a])
+        b.high[a] = ceil_div(spans[a], b.step[a])
     b.plane = b.high[0] * b.step[1] * b.step[2] * b.high[1] * b.high[2]
     if b.channel_lanes:
         b.slab_elements = b.plane * b.nr
         b.entries = b.rows * b.cols
     else:
         # The last vectors read beyond the last plane's end.
-        b.entries = _ceil((b.rows - 1) * b.high[2] + b.cols, b.nr)
+        b.entries = ceil_div((b.rows - 1) * b.high[2] + b.cols, b.nr)
         b.slab_elements = p.channels * b.plane + b.nr
 
 
@@ -112,45 +106,45 @@ cdef blocks_t _divide(
     elif p.axis[2].outputs <= b.vl and p.axis[1].outputs == 1:
         b.nv = 1
     b.nr = b.nv * b.vl
-    b.units = _ceil(g.groups, b.nr) if b.channel_lanes else g.groups
+    b.units = ceil_div(g.groups, b.nr) if b.channel_lanes else g.groups
     b.depth = p.taps * (1 if b.channel_lanes else p.channels)
 
     most = CHANNEL_COLUMNS if b.channel_lanes else PIXEL_COLUMNS
-    b.n_cols = _ceil(p.axis[2].outputs, most)
-    b.cols = _ceil(p.axis[2].outputs, b.n_cols)
+    b.n_cols = ceil_div(p.axis[2].outputs, most)
+    b.cols = ceil_div(p.axis[2].outputs, b.n_cols)
     b.rows = p.axis[1].outputs
     halo = slab_span(&p.axis[1], 1)
     _size_slab(p, &b)
     while b.slab_elements * itemsize > SLAB_BYTES and b.rows > max(halo, <ptrdiff_t> 4):
-        b.rows = _ceil(b.rows, 2)
+        b.rows = ceil_div(b.rows, 2)
         _size_slab(p, &b)
-    b.n_rows = _ceil(p.axis[1].outputs, b.rows)
-    b.rows = _ceil(p.axis[1].outputs, b.n_rows)
+    b.n_rows = ceil_div(p.axis[1].outputs, b.rows)
+    b.rows = ceil_div(p.axis[1].outputs, b.n_rows)
     _size_slab(p, &b)
     b.count = p.batch * p.axis[0].outputs * b.n_rows * b.n_cols
     b.segments = 1
     if op == 2:
-        b.segments = max(min(b.count, _ceil(FEWEST_TASKS, b.units)), <ptrdiff_t> 1)
-    b.segment_blocks = _ceil(b.count, b.segments)
+        b.segments = max(min(b.count, ceil_div(FEWEST_TASKS, b.units)), <ptrdiff_t> 1)
+    b.segment_blocks = ceil_div(b.count, b.segments)
 
     # Shared: offsets of taps in slab and weights. Private: slab; weights, or dy and positions;
     # results, or sums of lanes folded and in the data's type.
-    b.private_at = _aligned(2 * b.depth * <ptrdiff_t> sizeof(ptrdiff_t))
+    b.private_at = aligned(2 * b.depth * <ptrdiff_t> sizeof(ptrdiff_t))
     b.task_totals = 0
-    b.weights_at = _aligned(b.slab_elements * itemsize)
+    b.weights_at = aligned(b.slab_elements * itemsize)
     if op == 2:
-        b.positions_at = b.weights_at + _aligned(b.entries * b.nr * itemsize)
-        b.c_at = b.positions_at + _aligned(b.entries * <ptrdiff_t> sizeof(ptrdiff_t))
-        b.private_nbytes = b.c_at + _aligned(
+        b.positions_at = b.weights_at + aligned(b.entries * b.nr * itemsize)
+        b.c_at = b.positions_at + aligned(b.entries * <ptrdiff_t> sizeof(ptrdiff_t))
+        b.private_nbytes = b.c_at + aligned(
             b.depth * (1 if b.channel_lanes else g.co) * b.nr
             * (itemsize + <ptrdiff_t> sizeof(double)))
         b.task_totals = b.depth * (b.nr if b.channel_lanes else g.co)
     else:
         b.positions_at = b.c_at = (
-            b.weights_at + _aligned(b.depth * itemsize * (b.nr if b.channel_lanes else 1)))
-        b.private_nbytes = b.c_at + _aligned(b.entries * b.nr * itemsize)
+            b.weights_at + aligned(b.depth * itemsize * (b.nr if b.channel_lanes else 1)))
+        b.private_nbytes = b.c_at + aligned(b.entries * b.nr * itemsize)
     b.totals_at = b.private_at + threads * b.private_nbytes
-    b.nbytes = b.totals_at + _aligned(
+    b.nbytes = b.totals_at + aligned(
         b.units * b.segments * b.task_totals * <ptrdiff_t> sizeof(double))
     return b
 
@@ -291,7 +285,7 @@ cdef void _pixel_sums(
     """All vectors of a block for one output channel (pixel lanes)."""
     cdef const floating *rows[CYCONV_MOST_ROWS]
     cdef floating start[CYCONV_MOST_LANES]
-    cdef ptrdiff_t tiles = _ceil(entries, b.mr), tile, first = 0, i, m
+    cdef ptrdiff_t tiles = ceil_div(entries, b.mr), tile, first = 0, i, m
     for i in range(b.nr):
         start[i] = bias
     for tile in range(tiles):
@@ -316,7 +310,7 @@ cdef bint _pixel_task(
     cdef const axis_t *a2 = &p.axis[2]
     cdef place_t at = _place(p, b, index)
     cdef ptrdiff_t o, k, y, x, pixel = a2.every * a2.result_stride
-    cdef ptrdiff_t entries = _ceil((at.rows - 1) * b.high[2] + at.cols, b.nr)
+    cdef ptrdiff_t entries = ceil_div((at.rows - 1) * b.high[2] + at.cols, b.nr)
     cdef floating *target
     if b.depth > 0:
         _fill_slab(p, b, uk, &at, source, 0, slab)
@@ -356,7 +350,7 @@ cdef bint _channel_task(
     cdef const axis_t *a1 = &p.axis[1]
     cdef const axis_t *a2 = &p.axis[2]
     cdef place_t at = _place(p, b, index)
-    cdef ptrdiff_t k, y, x, i, j, m, tile, tiles = _ceil(at.cols, b.mr)
+    cdef ptrdiff_t k, y, x, i, j, m, tile, tiles = ceil_div(at.cols, b.mr)
     cdef ptrdiff_t pixel = a2.every * a2.result_stride
     cdef floating *target
     cdef floating *row
@@ -399,10 +393,12 @@ cdef bint _run_pass(
     """One pass of all groups, whose weights are `group_weights` apart."""
     cdef ptrdiff_t task, unit, index, bad = 0
     cdef ptrdiff_t *offset = <ptrdiff_t *> scratch
+    cdef uint64_t before
     _list_taps(p, b, offset)
     for task in prange(b.units * b.count, num_threads=threads, schedule='static'):
         unit = task % b.units
         index = task // b.units
+        before = cyconv_flush_begin() if b.flush else 0
         if b.channel_lanes:
             if not _channel_task(
                 p, b, uk, source + unit * b.nr * p.source_c, w + unit * b.nr * group_weights,
@@ -418,6 +414,8 @@ cdef bint _run_pass(
             scratch + b.private_at + threadid() * b.private_nbytes, index
         ):
             bad += 1
+        if b.flush:
+            cyconv_flush_end(before)
     return bad == 0
 
 
@@ -448,7 +446,7 @@ cdef void _tap_sums(
     """Add a block to the lanes' sums of every tap."""
     cdef const floating *rows[CYCONV_MOST_ROWS]
     cdef floating start[CYCONV_MOST_LANES]
-    cdef ptrdiff_t tiles = _ceil(b.depth, b.mr), tile, k = 0, i, m
+    cdef ptrdiff_t tiles = ceil_div(b.depth, b.mr), tile, k = 0, i, m
     memset(start, 0, sizeof(start))
     for tile in range(tiles):
         m = b.depth // tiles + (1 if tile < b.depth % tiles else 0)
@@ -491,7 +489,7 @@ cdef bint _gradient_task(
                     position[y * at.cols + i] = (
                         (y * p.axis[1].step * b.high[2] + i * p.axis[2].step) * b.nr)
         else:
-            entries = _ceil((at.rows - 1) * b.high[2] + at.cols, b.nr)
+            entries = ceil_div((at.rows - 1) * b.high[2] + at.cols, b.nr)
             for i in range(entries):
                 position[i] = i * b.nr
         for o in range(outputs):
@@ -524,6 +522,7 @@ cdef bint _run_gradient(
     cdef ptrdiff_t *weight_offset = offset + b.depth
     cdef ptrdiff_t task, unit, segment, k, o, s, bad = 0, inputs, outputs, lanes
     cdef double total
+    cdef uint64_t before
     inputs = b.nr if b.channel_lanes else g.ci
     outputs = b.nr if b.channel_lanes else g.co
     _list_taps(p, b, offset)
@@ -532,6 +531,7 @@ cdef bint _run_gradient(
     ):
         unit = task // b.segments
         segment = task % b.segments
+        before = cyconv_flush_begin() if b.flush else 0
         if not _gradient_task(
             p, g, b, uk, x + unit * inputs * g.x_c, dy + unit * outputs * g.y_c,
             min(b.nr, g.groups - unit * b.nr), offset,
@@ -539,6 +539,8 @@ cdef bint _run_gradient(
             totals + task * b.task_totals
         ):
             bad += 1
+        if b.flush:
+            cyconv_flush_end(before)
     if bad > 0:
         return False
     for unit in range(b.units):
@@ -556,7 +558,7 @@ cdef bint _run_gradient(
 
 cdef bint _run(
     const geometry_t *g, int op, const cyconv_ukernels *uk, floating *x, floating *w, floating *y,
-    const floating *bias, char *scratch, int threads
+    const floating *bias, char *scratch, int threads, bint flush
 ) noexcept nogil:
     cdef pass_t p
     cdef blocks_t b
@@ -564,6 +566,7 @@ cdef bint _run(
     if op != 1:
         p = forward_pass(g)
         b = _divide(&p, g, op, uk, sizeof(floating), threads)
+        b.flush = flush
         if op == 2:
             return _run_gradient(&p, g, &b, uk, x, y, w, scratch, threads)
         return _run_pass(
@@ -572,6 +575,7 @@ cdef bint _run(
         if not data_pass(g, phase, &p):
             continue
         b = _divide(&p, g, op, uk, sizeof(floating), threads)
+        b.flush = flush
         if not _run_pass(
             &p, g, &b, uk, y, w, bias, x, g.co * g.w_o, True, scratch, threads
         ):
@@ -596,7 +600,8 @@ def workspace(Geometry geometry not None, str op, int threads):
 
 def run(
     Geometry geometry not None, str op, cnp.ndarray x not None, cnp.ndarray w not None,
-    cnp.ndarray y not None, cnp.ndarray bias, cnp.ndarray scratch not None, int threads
+    cnp.ndarray y not None, cnp.ndarray bias, cnp.ndarray scratch not None, int threads,
+    bint flush
 ):
     """Compute one operator; the result is whichever of x, w and y the operator gives.
 
@@ -618,9 +623,9 @@ def run(
         if geometry.double_precision:
             done = _run[double](
                 &geometry.c, code, uk, <double *> px, <double *> pw, <double *> py,
-                <const double *> pb, ps, threads)
+                <const double *> pb, ps, threads, flush)
         else:
             done = _run[float](
                 &geometry.c, code, uk, <float *> px, <float *> pw, <float *> py,
-                <const float *> pb, ps, threads)
+                <const float *> pb, ps, threads, flush)
     return done

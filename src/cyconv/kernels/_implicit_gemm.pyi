@@ -12,4 +12,5 @@ def run(
     scratch: Array,
     limit: int,
     threads: int,
+    flush: bool,
 ) -> bool: ...

@@ -20,13 +20,15 @@ finite: `run` then returns False and the result is to be had elsewhere.
 
 from cython cimport floating
 from cython.parallel cimport prange, threadid
+from libc.stdint cimport uint64_t
 from libc.string cimport memcpy, memset
 
 cimport numpy as cnp
 
 from ._geometry cimport Geometry, address, geometry_t
 from ._passes cimport (
-    all_finite, axis_t, data_pass, forward_pass, pass_t, run_length, slab_span,
+    LINE, aligned, all_finite, axis_t, ceil_div, cyconv_flush_begin, cyconv_flush_end, data_pass,
+    forward_pass, pass_t, run_length, slab_span,
 )
 from ._patches cimport valid_range
 from ._ukernels cimport (
@@ -42,12 +44,12 @@ cdef enum:
     PACK_DEPTH = 128
     FOLD_PIXELS = 4096
     ROW_CHUNK = 96              # rows of a weight gradient that one task computes
-    LINE = 64
 
 OPERATORS = {"fwd": 0, "dx": 1, "dw": 2}
 
 
 cdef struct blocks_t:
+    bint flush                          # subnormal numbers to zero, in every thread
     int mr, vl
     ptrdiff_t nr                                # lanes of a full panel
     ptrdiff_t images, rows, cols                # of a full block
@@ -61,14 +63,6 @@ cdef struct blocks_t:
     ptrdiff_t private_at, private_nbytes        # scratch of each thread
     ptrdiff_t offsets_at, weight_offsets_at, positions_at, pack_at, sum_at, fold_at, nbytes
     bint fold
-
-
-cdef inline ptrdiff_t _aligned(ptrdiff_t nbytes) noexcept nogil:
-    return (nbytes + LINE - 1) // LINE * LINE
-
-
-cdef inline ptrdiff_t _ceil(ptrdiff_t a, ptrdiff_t b) noexcept nogil:
-    return (a + b - 1) // b
 
 
 cdef bint _inside(const pass_t *p) noexcept nogil:
@@ -103,7 +97,7 @@ cdef ptrdiff_t _pitch(ptrdiff_t channels, ptrdiff_t itemsize) noexcept nogil:
     cdef ptrdiff_t line = LINE // itemsize
     if channels < 2 * line:
         return channels
-    return (_ceil(channels, line) | 1) * line
+    return (ceil_div(channels, line) | 1) * line
 
 
 cdef blocks_t _divide(
@@ -132,60 +126,60 @@ cdef blocks_t _divide(
     if plane > BLOCK_PIXELS:
         b.rows = max(BLOCK_PIXELS // b.cols, <ptrdiff_t> 1)
     if b.cols > BLOCK_PIXELS:
-        b.cols = _ceil(b.cols, _ceil(b.cols, BLOCK_PIXELS))
+        b.cols = ceil_div(b.cols, ceil_div(b.cols, BLOCK_PIXELS))
     _size_slab(p, &b)
     while b.slab_elements * itemsize > slab_most and b.images * b.rows * b.cols > b.mr:
         if b.images > 1:
-            b.images = _ceil(b.images, 2)
+            b.images = ceil_div(b.images, 2)
         elif b.rows > 1:
-            b.rows = _ceil(b.rows, 2)
+            b.rows = ceil_div(b.rows, 2)
         else:
-            b.cols = _ceil(b.cols, 2)
+            b.cols = ceil_div(b.cols, 2)
         _size_slab(p, &b)
-    b.n_images = _ceil(p.batch, b.images)
-    b.n_rows = _ceil(p.axis[1].outputs, b.rows)
-    b.n_cols = _ceil(p.axis[2].outputs, b.cols)
-    b.rows = _ceil(p.axis[1].outputs, b.n_rows)
-    b.cols = _ceil(p.axis[2].outputs, b.n_cols)
+    b.n_images = ceil_div(p.batch, b.images)
+    b.n_rows = ceil_div(p.axis[1].outputs, b.rows)
+    b.n_cols = ceil_div(p.axis[2].outputs, b.cols)
+    b.rows = ceil_div(p.axis[1].outputs, b.n_rows)
+    b.cols = ceil_div(p.axis[2].outputs, b.n_cols)
     _size_slab(p, &b)
     b.count = b.n_images * p.axis[0].outputs * b.n_rows * b.n_cols
 
     # Scratch: offsets, packed panels (and sums), then what each thread has for itself.
     cdef ptrdiff_t pixels = b.images * b.rows * b.cols
-    b.panels = _ceil(p.lanes, b.nr)
+    b.panels = ceil_div(p.lanes, b.nr)
     b.offsets_at = 0
-    b.weight_offsets_at = _aligned(p.depth * <ptrdiff_t> sizeof(ptrdiff_t))
+    b.weight_offsets_at = aligned(p.depth * <ptrdiff_t> sizeof(ptrdiff_t))
     b.positions_at = 2 * b.weight_offsets_at
     b.pack_at = b.positions_at
     if op == 2:
-        b.pack_at += _aligned(pixels * <ptrdiff_t> sizeof(ptrdiff_t))
-        b.private_nbytes = _aligned(b.slab_elements * itemsize)
+        b.pack_at += aligned(pixels * <ptrdiff_t> sizeof(ptrdiff_t))
+        b.private_nbytes = aligned(b.slab_elements * itemsize)
         full = b.private_nbytes
         per_panel = (pixels + p.depth) * b.nr * itemsize
         if b.fold:
             per_panel += p.depth * b.nr * <ptrdiff_t> sizeof(double)
     else:
         b.private_nbytes = (
-            _aligned(b.slab_elements * itemsize) + _aligned(pixels * b.nr * itemsize)
-            + _aligned(pixels * <ptrdiff_t> sizeof(ptrdiff_t)))
+            aligned(b.slab_elements * itemsize) + aligned(pixels * b.nr * itemsize)
+            + aligned(pixels * <ptrdiff_t> sizeof(ptrdiff_t)))
         full = threads * b.private_nbytes
         per_panel = p.depth * b.nr * itemsize
     used = limit - b.pack_at - full - 4 * LINE
     b.packed = max(min(b.panels, used // max(per_panel, 1)), <ptrdiff_t> 1)
     lanes = b.packed * b.nr
     if op == 2:
-        b.sum_at = b.pack_at + _aligned(pixels * lanes * itemsize)
-        b.fold_at = b.sum_at + _aligned(p.depth * lanes * itemsize)
+        b.sum_at = b.pack_at + aligned(pixels * lanes * itemsize)
+        b.fold_at = b.sum_at + aligned(p.depth * lanes * itemsize)
         b.private_at = b.fold_at
         if b.fold:
-            b.private_at += _aligned(p.depth * lanes * <ptrdiff_t> sizeof(double))
+            b.private_at += aligned(p.depth * lanes * <ptrdiff_t> sizeof(double))
     else:
         b.sum_at = b.fold_at = 0
-        b.private_at = b.pack_at + _aligned(p.depth * lanes * itemsize)
+        b.private_at = b.pack_at + aligned(p.depth * lanes * itemsize)
     b.nbytes = b.private_at + full
     b.splits = 1
     if threads > 1 and b.count < 4 * threads:
-        b.splits = min(b.packed, _ceil(4 * threads, max(b.count, 1)))
+        b.splits = min(b.packed, ceil_div(4 * threads, max(b.count, 1)))
     return b
 
 
@@ -405,7 +399,7 @@ cdef void _panel_product(
     cdef const floating *rows[CYCONV_MOST_ROWS]
     cdef floating start[CYCONV_MOST_LANES]
     cdef int nv = _vectors(b, lanes)
-    cdef ptrdiff_t nr = nv * b.vl, tiles = _ceil(pixels, b.mr)
+    cdef ptrdiff_t nr = nv * b.vl, tiles = ceil_div(pixels, b.mr)
     cdef ptrdiff_t tile, k, depth, i, m, first
     for i in range(nr):
         start[i] = bias[i] if bias != NULL and i < lanes else 0
@@ -434,10 +428,10 @@ cdef void _block_task(
     """One block of pixels for the packed panels begin .. end-1; the first packed is `chunk`."""
     cdef char *private_ = scratch + b.private_at + thread * b.private_nbytes
     cdef floating *slab = <floating *> private_
-    cdef floating *c = <floating *> (private_ + _aligned(b.slab_elements * sizeof(floating)))
+    cdef floating *c = <floating *> (private_ + aligned(b.slab_elements * sizeof(floating)))
     cdef ptrdiff_t most = b.images * b.rows * b.cols
     cdef ptrdiff_t *position = <ptrdiff_t *> (
-        <char *> c + _aligned(most * b.nr * <ptrdiff_t> sizeof(floating)))
+        <char *> c + aligned(most * b.nr * <ptrdiff_t> sizeof(floating)))
     cdef const ptrdiff_t *offset = <const ptrdiff_t *> (scratch + b.offsets_at)
     cdef const floating *packed = <const floating *> (scratch + b.pack_at)
     cdef place_t at = _place(p, b, index)
@@ -467,14 +461,15 @@ cdef bint _run_pass(
     cdef ptrdiff_t *weight_offset = <ptrdiff_t *> (scratch + b.weight_offsets_at)
     cdef floating *packed = <floating *> (scratch + b.pack_at)
     cdef ptrdiff_t chunk, panels, task, run, step, bad = 0
+    cdef uint64_t before
     _list_depth(p, b, offset, weight_offset)
     run = run_length(weight_offset, p.depth)
     # Pieces of depth rather than panels are packed at a time: weights are then read as they lie.
-    step = PACK_DEPTH if run == p.depth else _ceil(PACK_DEPTH, run) * run
+    step = PACK_DEPTH if run == p.depth else ceil_div(PACK_DEPTH, run) * run
     chunk = 0
     while chunk < b.panels:
         panels = min(b.packed, b.panels - chunk)
-        for task in prange(_ceil(p.depth, step), num_threads=threads, schedule='static'):
+        for task in prange(ceil_div(p.depth, step), num_threads=threads, schedule='static'):
             if not _pack_chunk(
                 p, b, uk, w, weight_offset, run, task * step, min((task + 1) * step, p.depth),
                 chunk, panels, packed
@@ -485,10 +480,13 @@ cdef bint _run_pass(
         for task in prange(
             b.count * b.splits, num_threads=threads, schedule='dynamic', chunksize=1
         ):
+            before = cyconv_flush_begin() if b.flush else 0
             _block_task(
                 p, b, uk, source, bias, result, scratch, threadid(), task // b.splits, chunk,
                 task % b.splits * panels // b.splits,
                 (task % b.splits + 1) * panels // b.splits)
+            if b.flush:
+                cyconv_flush_end(before)
         chunk = chunk + panels
     return True
 
@@ -529,7 +527,7 @@ cdef void _gradient_rows(
     cdef const floating *rows[CYCONV_MOST_ROWS]
     cdef floating start[CYCONV_MOST_LANES]
     cdef int nv = _vectors(b, lanes)
-    cdef ptrdiff_t nr = nv * b.vl, tiles = _ceil(end - begin, b.mr)
+    cdef ptrdiff_t nr = nv * b.vl, tiles = ceil_div(end - begin, b.mr)
     cdef ptrdiff_t tile, m, i, k = begin
     memset(start, 0, sizeof(start))
     for tile in range(tiles):
@@ -584,9 +582,10 @@ cdef void _gradient_blocks(
     cdef const floating *source = x if b.in_place else slab
     cdef const ptrdiff_t *offset = <const ptrdiff_t *> (scratch + b.offsets_at)
     cdef ptrdiff_t most = b.images * b.rows * b.cols
-    cdef ptrdiff_t chunks = _ceil(p.depth, ROW_CHUNK)
+    cdef ptrdiff_t chunks = ceil_div(p.depth, ROW_CHUNK)
     cdef ptrdiff_t index, pixels, line, panel, task, pending = 0, folds = 0, lane, begin
     cdef place_t at
+    cdef uint64_t before
     for index in range(b.count):
         at = _place(p, b, index)
         pixels = at.images * at.rows * at.cols
@@ -606,10 +605,13 @@ cdef void _gradient_blocks(
         ):
             panel = task // chunks
             begin = task % chunks * ROW_CHUNK
+            before = cyconv_flush_begin() if b.flush else 0
             _gradient_rows(
                 p, b, uk, source, offset, position, pixels, packed + panel * most * b.nr,
                 p.lanes - (chunk + panel) * b.nr, pending == 0, begin,
                 min(begin + ROW_CHUNK, p.depth), total + panel * p.depth * b.nr)
+            if b.flush:
+                cyconv_flush_end(before)
         pending += pixels
         if b.fold and (pending >= FOLD_PIXELS or index == b.count - 1):
             for panel in prange(panels, num_threads=threads, schedule='static'):
@@ -646,7 +648,7 @@ cdef void _run_gradient(
 
 cdef bint _run(
     const geometry_t *g, int op, const cyconv_ukernels *uk, floating *x, floating *w, floating *y,
-    const floating *bias, char *scratch, ptrdiff_t limit, int threads
+    const floating *bias, char *scratch, ptrdiff_t limit, int threads, bint flush
 ) noexcept nogil:
     cdef pass_t p
     cdef blocks_t b
@@ -662,6 +664,7 @@ cdef bint _run(
         if op != 1:
             p = forward_pass(g)
             b = _divide(&p, op, uk, sizeof(floating), limit, threads)
+            b.flush = flush
             if op == 2:
                 _run_gradient(&p, g, &b, uk, inputs, outputs, filters, scratch, threads)
             else:
@@ -673,6 +676,7 @@ cdef bint _run(
             if not data_pass(g, phase, &p):
                 continue
             b = _divide(&p, op, uk, sizeof(floating), limit, threads)
+            b.flush = flush
             done = _run_pass(
                 &p, &b, uk, outputs, filters, bias + group * g.ci if bias != NULL else NULL,
                 inputs, True, scratch, threads)
@@ -699,7 +703,7 @@ def workspace(Geometry geometry not None, str op, ptrdiff_t limit, int threads):
 def run(
     Geometry geometry not None, str op, cnp.ndarray x not None, cnp.ndarray w not None,
     cnp.ndarray y not None, cnp.ndarray bias, cnp.ndarray scratch not None, ptrdiff_t limit,
-    int threads
+    int threads, bint flush
 ):
     """Compute one operator; the result is whichever of x, w and y the operator gives.
 
@@ -721,9 +725,9 @@ def run(
         if geometry.double_precision:
             done = _run[double](
                 &geometry.c, code, uk, <double *> px, <double *> pw, <double *> py,
-                <const double *> pb, ps, limit, threads)
+                <const double *> pb, ps, limit, threads, flush)
         else:
             done = _run[float](
                 &geometry.c, code, uk, <float *> px, <float *> pw, <float *> py,
-                <const float *> pb, ps, limit, threads)
+                <const float *> pb, ps, limit, threads, flush)
     return done

@@ -10,6 +10,23 @@ from libc.stdint cimport uint32_t, uint64_t
 from ._geometry cimport geometry_t
 
 
+cdef extern from "flush.h" nogil:
+    uint64_t cyconv_flush_begin()
+    void cyconv_flush_end(uint64_t before)
+
+
+cdef enum:
+    LINE = 64                   # bytes; pieces of scratch begin at cache lines
+
+
+cdef inline ptrdiff_t aligned(ptrdiff_t nbytes) noexcept nogil:
+    return (nbytes + LINE - 1) // LINE * LINE
+
+
+cdef inline ptrdiff_t ceil_div(ptrdiff_t a, ptrdiff_t b) noexcept nogil:
+    return (a + b - 1) // b
+
+
 cdef struct axis_t:
     # Along one axis, output q sees the source at q*step + least + tap*between, tap < taps,
     # through the kernel's element kernel_first + tap*kernel_every.

@@ -8,7 +8,7 @@
 import logging
 import os
 
-from . import binding, functional, tune, workspace
+from . import binding, calls, tune, workspace
 from .diagnostics import show_config
 from .errors import CyconvError, CyconvWarning, DTypeError, ShapeError, UnsupportedError
 from .explanation import Candidate, Explanation, Plan, explain, plan
@@ -82,7 +82,7 @@ def strategies() -> tuple[str, ...]:
 
 def clear_cache() -> None:
     """Forget plans and measured choices, and release the scratch memory that threads keep."""
-    functional.clear()
+    calls.clear()
     binding.clear()
     tune.clear()
     workspace.release()

@@ -27,9 +27,12 @@ FUNCTIONS = {
     "dx": cyconv.conv_data_backward,
     "dw": cyconv.conv_weight_backward,
 }
+COMPILED = ("direct", "im2col", "pointwise", "implicit_gemm", "depthwise")
 # Those whose inner loops are the microkernels, so that the instruction set matters.
 OF_EVERY_ISA = ("implicit_gemm", "depthwise")
 MAY_REFUSE = ("pointwise", "depthwise")
+NOT_COMPILED = ("auto", "profile", "autotune", "reference")
+PARALLEL_MACS = 65536  # smaller problems run on one thread whatever is asked
 
 NAMED = """
 one one_2d one_pixel_padded two line line_everything line_depthwise line_skip line_long_kernel
@@ -55,6 +58,7 @@ MORE = {
     "c33_w16": "n1 g1 ci33 co31 i2x16 k1x1 s1 p0 d1 bias",
     "c40_w4": "n1 g1 ci40 co33 i3x4 k3x3 s1 p1 d1",
     "c9_w17": "n1 g1 ci9 co33 i2x17 k1x3 s1 p0 d1",
+    "one_row_of_three": "n1 g1 ci3 co2 i4x3x5 k1x1x1 s1x3x1 p0 d1 bias",
     "w31": "n1 g3 ci3 co3 i3x31 k3x3 s1 p1 d1",
     "w32": "n1 g3 ci3 co6 i3x32 k3x3 s2 p1 d1 bias",
     "w33": "n1 g3 ci9 co3 i3x33 k2x3 s1x3 p0x2 d1x2",
@@ -118,6 +122,11 @@ def _calls(case):
             yield name, op, dtype, layout, arguments, keywords
 
 
+def _threads(case):
+    macs = np.prod(case.y_shape()) * np.prod(case.w_shape()[1:])
+    return (1, 2) if macs >= PARALLEL_MACS else (1,)
+
+
 def sweep(strategies, journal):
     """Run in the child: every problem by these strategies, the running one named in `journal`."""
     _guard_scratch()
@@ -126,7 +135,7 @@ def sweep(strategies, journal):
         for case in PROBLEMS:
             for name, op, dtype, layout, arguments, keywords in _calls(case):
                 truth, limit = _truth(case, op, dtype)
-                for strategy, threads in product(strategies, (1, 2)):
+                for strategy, threads in product(strategies, _threads(case)):
                     label = f"{name} {strategy} threads={threads}"
                     os.pwrite(file.fileno(), label.ljust(160).encode(), 0)
                     out = keywords["out"]
@@ -141,12 +150,14 @@ def sweep(strategies, journal):
     assert all(served.values()), f"a strategy served nothing: {served}"
 
 
+def test_every_compiled_strategy_takes_part():
+    assert set(cyconv.strategies()) == {*COMPILED, *NOT_COMPILED}
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="mprotect is POSIX")
 @pytest.mark.parametrize("isa", cyconv.isas())
 def test_no_access_beyond_the_arrays(isa, python, tmp_path):
-    strategies = OF_EVERY_ISA
-    if isa == cyconv.isas()[0]:
-        strategies = tuple(s for s in cyconv.strategies() if s not in ("auto", "profile", "autotune"))
+    strategies = COMPILED if isa == cyconv.isas()[0] else OF_EVERY_ISA
     code = f"import test_guarded as t; t.sweep({strategies!r}, {str(tmp_path / 'journal')!r})"
     environment = {"CYCONV_ISA": isa, "PYTHONPATH": Path(__file__).parent}
     try:

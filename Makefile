@@ -17,6 +17,7 @@ test:
 
 bench:
 	python bench/bench_conv.py --quick --output bench/results/quick.jsonl $(ARGS)
+	python bench/chart.py bench/results/quick.jsonl --output bench/results/quick.png
 
 lint:
 	ruff check .

@@ -25,7 +25,7 @@ compile_flags, link_flags = COMPILE_FLAGS[sys.platform]
 # One translation unit each: ukernel_<name>.c. The baseline is what the compiler targets by default,
 # SSE2 on x86-64 and NEON on aarch64.
 ISA_FLAGS = {"baseline": []}
-if platform.machine().lower() in ("x86_64", "amd64"):
+if platform.machine().lower() in ("x86_64", "amd64") and sys.platform != "win32":
     ISA_FLAGS["avx2"] = ["-mavx2", "-mfma"]
     ISA_FLAGS["avx512"] = ["-mavx512f", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"]
     compile_flags.append("-DCYCONV_X86")

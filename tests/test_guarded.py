@@ -42,7 +42,7 @@ pointwise_3d stride_2_remainder stride_above_kernel dilation_per_axis dilation_s
 asymmetric_above_kernel asymmetric_all groups_many depthwise depthwise_24 depthwise_multiplier
 depthwise_dilated channels_31_33 many_images one_column_square_kernel wide volume_per_axis
 volume_groups volume_depthwise
-""".split()
+""".split()  # noqa: SIM905 - a list of one name a line is longer, not clearer
 
 # Channels and widths about whole vectors, strides that leave a rest, images of several blocks.
 MORE = {
@@ -151,7 +151,7 @@ def sweep(strategies, journal):
 
 
 def test_every_compiled_strategy_takes_part():
-    assert set(cyconv.strategies()) == {*COMPILED, *NOT_COMPILED}
+    assert set(cyconv.strategies()) - set(NOT_COMPILED) == set(COMPILED)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="mprotect is POSIX")

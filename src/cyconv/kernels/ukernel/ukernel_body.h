@@ -1,15 +1,29 @@
-/* The microkernels' one body, in GNU vector extensions. No include guard: ukernel_isa.h includes it
- * once per type. Needs REAL, INTEGER (of the same size), SUFFIX, VBYTES, MR.
+/* The microkernels' one body, in GNU vector extensions; a compiler without them gets vectors of one
+ * lane. No include guard: ukernel_isa.h includes it once per type. Needs REAL, INTEGER (of the same
+ * size), SUFFIX, VBYTES, MR.
  */
 #define JOIN2(a, b) a##_##b
 #define JOIN(a, b) JOIN2(a, b)
 #define NAME(op) JOIN(op, SUFFIX)
-#define VL ((int)(VBYTES / sizeof(REAL)))
-#define UNROLL _Pragma("GCC unroll 32")
 
+#if defined(__GNUC__) && !defined(CYCONV_SCALAR)
+#define VL ((int)(VBYTES / sizeof(REAL)))
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 32")
+#define HAS_SHUFFLE
+#endif
 typedef REAL NAME(vec) __attribute__((vector_size(VBYTES), aligned(sizeof(REAL)), may_alias));
 typedef REAL NAME(reg) __attribute__((vector_size(VBYTES)));
-typedef INTEGER NAME(mask) __attribute__((vector_size(VBYTES)));
+#else
+#define VL 1
+#define ALWAYS_INLINE static inline
+#define UNROLL
+typedef REAL NAME(vec);
+typedef REAL NAME(reg);
+#endif
 
 /* The three sums differ in which factors are vectors of lanes and which are one number for all lanes:
  *
@@ -20,7 +34,7 @@ typedef INTEGER NAME(mask) __attribute__((vector_size(VBYTES)));
  *
  * m, nv and the two flags are constants at every call below, so that the accumulators are registers:
  * indexed under a run-time bound they would live on the stack. */
-static inline __attribute__((always_inline)) void NAME(tile)(
+ALWAYS_INLINE void NAME(tile)(
     const int a_vector, const int b_vector, const int m, const int nv, ptrdiff_t depth,
     const REAL *const *rows, const ptrdiff_t *offset, const REAL *b, const REAL *start, REAL *c,
     ptrdiff_t c_row)
@@ -88,10 +102,13 @@ SUM(spread, 1, 0)
 #undef CASES
 #undef CASE
 
+#ifdef HAS_SHUFFLE
+typedef INTEGER NAME(mask) __attribute__((vector_size(VBYTES)));
+
 /* One VL x VL block by repeated interleaving: after log2(VL) rounds of {first half, second half}
  * -> {pairwise interleaved}, rows have become columns. */
-static inline __attribute__((always_inline)) void NAME(transpose_block)(
-    const REAL *src, ptrdiff_t src_row, REAL *dst, ptrdiff_t dst_row)
+ALWAYS_INLINE void NAME(transpose_block)(const REAL *src, ptrdiff_t src_row, REAL *dst,
+                                         ptrdiff_t dst_row)
 {
     NAME(reg) v[VL], u[VL];
     NAME(mask) low, high;
@@ -114,6 +131,15 @@ static inline __attribute__((always_inline)) void NAME(transpose_block)(
     UNROLL for (int i = 0; i < VL; i++)
         *(NAME(vec) *)(dst + i * dst_row) = v[i];
 }
+#else
+ALWAYS_INLINE void NAME(transpose_block)(const REAL *src, ptrdiff_t src_row, REAL *dst,
+                                         ptrdiff_t dst_row)
+{
+    for (int i = 0; i < VL; i++)
+        for (int j = 0; j < VL; j++)
+            dst[j * dst_row + i] = src[i * src_row + j];
+}
+#endif
 
 static void NAME(transpose)(ptrdiff_t rows, ptrdiff_t cols, const REAL *src, ptrdiff_t src_row,
                             REAL *dst, ptrdiff_t dst_row)
@@ -149,3 +175,5 @@ static void NAME(collect)(ptrdiff_t rows, int nv, const REAL *src, ptrdiff_t src
 #undef NAME
 #undef VL
 #undef UNROLL
+#undef ALWAYS_INLINE
+#undef HAS_SHUFFLE

@@ -22,6 +22,13 @@
 #undef INTEGER
 #undef SUFFIX
 
+#if defined(__GNUC__) && !defined(CYCONV_SCALAR)
+#define LANES_F32 (VBYTES / 4)
+#define LANES_F64 (VBYTES / 8)
+#else
+#define LANES_F32 1
+#define LANES_F64 1
+#endif
 #define TABLE_NAME2(isa) cyconv_ukernels_##isa
 #define TABLE_NAME(isa) TABLE_NAME2(isa)
 #define TEXT2(isa) #isa
@@ -30,8 +37,8 @@
 const cyconv_ukernels TABLE_NAME(ISA) = {
     .isa = TEXT(ISA),
     .mr = MR,
-    .vl_f32 = VBYTES / 4,
-    .vl_f64 = VBYTES / 8,
+    .vl_f32 = LANES_F32,
+    .vl_f64 = LANES_F64,
     .outer_f32 = outer_f32,
     .along_f32 = along_f32,
     .spread_f32 = spread_f32,

@@ -14,10 +14,17 @@ KERNELS = Path("src/cyconv/kernels")
 UKERNELS = KERNELS / "ukernel"
 MODULES = ("_openmp", "_geometry", "_ukernels", "_direct", "_gemm", "_implicit_gemm", "_depthwise")
 
-# gnu11 rather than c11: the latter turns floating-point contraction off.
+# gnu11 rather than c11: the latter turns floating-point contraction off. Kernels look at the bits
+# of floating-point numbers, hence no strict aliasing.
 COMPILE_FLAGS = {
-    "linux": (["-O3", "-std=gnu11", "-fopenmp"], ["-fopenmp", "-Wl,--strip-all"]),
-    "darwin": (["-O3", "-std=gnu11", "-Xpreprocessor", "-fopenmp"], ["-lomp"]),
+    "linux": (
+        ["-O3", "-std=gnu11", "-fno-strict-aliasing", "-fopenmp"],
+        ["-fopenmp", "-Wl,--strip-all"],
+    ),
+    "darwin": (
+        ["-O3", "-std=gnu11", "-fno-strict-aliasing", "-Xpreprocessor", "-fopenmp"],
+        ["-lomp"],
+    ),
     "win32": (["/O2", "/openmp:llvm"], []),
 }
 compile_flags, link_flags = COMPILE_FLAGS[sys.platform]

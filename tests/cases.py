@@ -61,6 +61,7 @@ GEOMETRY = {
     "pointwise_wide": "n1 g1 ci130 co67 i5x5 k1x1 s1 p0 d1",
     "pointwise_line": "n2 g1 ci9 co3 i37 k1 s1 p0 d1",
     "pointwise_3d": "n1 g1 ci5 co6 i3x4x5 k1x1x1 s1x2x1 p0 d1 bias",
+    "pointwise_one_row": "n1 g1 ci3 co4 i4x3x2 k1x1x1 s1x3x1 p0 d1",
     # strides and what they leave over
     "stride_2": "n2 g1 ci3 co4 i9x9 k3x3 s2 p1 d1",
     "stride_2_remainder": "n1 g1 ci3 co4 i10x10 k3x3 s2 p1 d1",

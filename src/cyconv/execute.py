@@ -13,6 +13,8 @@ from .split import Part, halves
 from .tune import Operands
 
 _RESULT = {"fwd": "y", "dx": "x", "dw": "w"}
+# Copies below this are made whatever the limit: cutting them further takes time without end.
+_FEWEST_BYTES = 16384
 
 
 def execute(problem: ConvProblem, settings: Config, operands: Operands) -> None:
@@ -23,7 +25,7 @@ def execute(problem: ConvProblem, settings: Config, operands: Operands) -> None:
     """
     copies = _copies(problem, operands)
     limit = settings.workspace_limit
-    if sum(copies.values()) > limit // 2:
+    if sum(copies.values()) > max(limit // 2, _FEWEST_BYTES):
         parts = halves(problem, _to_shrink(problem, copies, limit))
         if parts is not None:
             _execute_halves(parts, settings, operands)
@@ -79,7 +81,7 @@ def _execute_copied(
     }
     run_ready(problem, settings, operands._replace(**ready))
     if result in ready:
-        with np.errstate(over="ignore"):
+        with np.errstate(all="ignore"):
             operands.result(problem.op)[...] = ready[result]
 
 
@@ -95,5 +97,5 @@ def _execute_halves(parts: tuple[Part, Part], settings: Config, operands: Operan
         total = np.empty(part.problem.w_shape, part.problem.compute_dtype)
         execute(part.problem, settings, views.with_result("dw", total))
         sums.append(total)
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         operands.w[...] = np.add(sums[0], sums[1], out=sums[0])

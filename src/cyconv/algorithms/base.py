@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple, Protocol
 
 from ..kernels._geometry import Geometry
 from ..operands import Array
 from ..problem import ConvProblem
+
+# Kernels multiply this by bytes and threads in signed 64 bits.
+_MOST_ELEMENTS = 2**50
 
 
 class Run(NamedTuple):
@@ -59,6 +63,23 @@ class Algorithm(Protocol):
         Returns False, with the result undefined, for values (not finite, say) that it cannot treat
         as the definition does; ``direct`` then computes the result.
         """
+
+
+def too_wide(problem: ConvProblem) -> str | None:
+    """Refuse an image that cannot be counted in 64 bits with its padding and the kernel's reach."""
+    reach = prod(
+        n + lo + hi + k + out
+        for n, (lo, hi), k, out in zip(
+            problem.in_size,
+            problem.padding,
+            problem.effective_kernel,
+            problem.out_size,
+            strict=True,
+        )
+    )
+    if reach * (problem.batch + 1) * (problem.c_in + problem.c_out + 1) < _MOST_ELEMENTS:
+        return None
+    return "the padded image has too many elements to count"
 
 
 def per_channel(bias: Array, problem: ConvProblem) -> Array:

@@ -7,7 +7,7 @@ from math import prod
 from ..kernels import _depthwise
 from ..kernels._geometry import Geometry
 from ..problem import ConvProblem
-from .base import Run
+from .base import Run, too_wide
 
 _MOST_CHANNELS = 32
 # Each phase of a strided data gradient reads its own taps; this many is beyond any use of it.
@@ -29,7 +29,7 @@ class Depthwise:
         phases = prod(problem.stride)
         if problem.op == "dx" and phases > _MOST_PHASES:
             return f"the stride {problem.stride} has {phases} phases, more than {_MOST_PHASES}"
-        return None
+        return too_wide(problem)
 
     def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
         """Need a part of the image for each thread, and sums of weight gradients."""

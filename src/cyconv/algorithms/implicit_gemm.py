@@ -11,7 +11,7 @@ from math import prod
 from ..kernels import _implicit_gemm
 from ..kernels._geometry import Geometry
 from ..problem import ConvProblem
-from .base import Run
+from .base import Run, too_wide
 
 # Each phase of a strided data gradient packs its own weights; this many is beyond any use of it.
 _MOST_PHASES = 64
@@ -29,7 +29,7 @@ class ImplicitGemm:
         phases = prod(problem.stride)
         if problem.op == "dx" and phases > _MOST_PHASES:
             return f"the stride {problem.stride} has {phases} phases, more than {_MOST_PHASES}"
-        return None
+        return too_wide(problem)
 
     def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
         """Packed weights, and for each thread a part of the image and of the result."""

@@ -59,6 +59,14 @@ class Reference:
         return True
 
 
+def _own(array: Array) -> Array:
+    """Copy broadcast elements.
+
+    ``einsum`` takes a factor of stride 0 out of the sum, which changes what infinities give.
+    """
+    return np.ascontiguousarray(array)
+
+
 def _channels_first(array: Array, layout: str) -> Array:
     return array if layout == "nchw" else np.moveaxis(array, -1, 1)
 
@@ -105,6 +113,7 @@ def _pad(problem: ConvProblem, image: Array) -> Array:
 
 
 def _forward(problem: ConvProblem, x: Array, w: Array, y: Array, start: Array) -> None:
+    w = _own(w)
     for image, result in zip(x, y, strict=True):
         padded = _pad(problem, image)
         total = np.zeros(result.shape) + start
@@ -114,7 +123,8 @@ def _forward(problem: ConvProblem, x: Array, w: Array, y: Array, start: Array) -
 
 
 def _data_backward(problem: ConvProblem, dx: Array, w: Array, dy: Array, start: Array) -> None:
-    for result, gradient in zip(dx, dy, strict=True):
+    w = _own(w)
+    for result, gradient in zip(dx, map(_own, dy), strict=True):
         padded = np.zeros((result.shape[0], *_padded_size(problem))) + start
         for tap, window in _taps(problem):
             padded[window] += np.einsum("oc,o...->c...", w[tap], gradient, dtype=np.float64)
@@ -125,7 +135,7 @@ def _weight_backward(problem: ConvProblem, x: Array, dw: Array, dy: Array, start
     total = np.zeros(dw.shape) + start
     space = "xyz"[: problem.ndim]
     sums = f"o{space},c{space}->oc"
-    for image, gradient in zip(x, dy, strict=True):
+    for image, gradient in zip(x, map(_own, dy), strict=True):
         padded = _pad(problem, image)
         for tap, window in _taps(problem):
             total[tap] += np.einsum(sums, gradient, padded[window], dtype=np.float64)

@@ -77,7 +77,7 @@ cdef matrix_t _describe(
     cdef ptrdiff_t pixel = spatial[2] * step[2] if pixels > 1 else 1
     m.joined = (
         (out[1] == 1 or spatial[1] * step[1] == out[2] * pixel)
-        and (out[0] == 1 or spatial[0] * step[0] == out[1] * spatial[1] * step[1]))
+        and (out[0] == 1 or spatial[0] * step[0] == out[1] * out[2] * pixel))
     m.pixel_major = pixel != 1 and (c_stride == 1 or channels == 1)
     if m.pixel_major:
         m.ld = pixel

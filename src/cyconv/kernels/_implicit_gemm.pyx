@@ -284,7 +284,7 @@ cdef void _slab_row(
     source = row + (first + lo) * stride
     target += lo * pitch
     cols = hi - lo
-    if p.source_c == 1 and stride == pitch:
+    if p.source_c == 1 and stride == pitch == p.channels:
         memcpy(target, source, cols * pitch * sizeof(floating))
     elif p.source_c == 1:
         for x in range(cols):

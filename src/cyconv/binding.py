@@ -9,7 +9,7 @@ from . import isa
 from .algorithms import DIRECT, Algorithm
 from .algorithms.base import Run, per_channel
 from .kernels._geometry import Geometry
-from .operands import Array, contiguous_strides
+from .operands import RESULT, Array, Strides, contiguous_strides
 from .problem import ConvProblem
 from .select import choose
 from .settings import Config
@@ -18,8 +18,6 @@ from .workspace import give, take
 # Multiply-adds below which a second thread costs more than it saves.
 _PARALLEL_MACS = 65536
 _MOST_PLANS = 1024
-
-Strides = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 class Bound(NamedTuple):
@@ -67,7 +65,7 @@ class Bound(NamedTuple):
 
     def _fill(self, x: Array, w: Array, y: Array, bias: Array | None) -> None:
         """Give the sum over nothing: the bias, or zero."""
-        result = {"fwd": y, "dx": x, "dw": w}[self.problem.op]
+        result = {"y": y, "x": x, "w": w}[RESULT[self.problem.op]]
         result[...] = 0 if bias is None else per_channel(bias, self.problem)
 
 

@@ -14,10 +14,9 @@ import numpy as np
 from .binding import Bound, bind
 from .errors import DTypeError, ShapeError
 from .execute import execute
-from .operands import Array, is_ready
+from .operands import Array, Operands, is_ready
 from .request import Raw, Request
 from .settings import get_config
-from .tune import Operands
 
 _MOST_CALLS = 1024
 

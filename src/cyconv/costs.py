@@ -39,7 +39,7 @@ def _peak(problem: ConvProblem) -> float:
 
 def _moved(problem: ConvProblem) -> int:
     """Elements of the three arrays."""
-    return prod(problem.x_shape) + prod(problem.y_shape) + prod(problem.w_shape)
+    return sum(problem.elements.values())
 
 
 def _implicit_gemm(problem: ConvProblem) -> float:

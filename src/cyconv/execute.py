@@ -6,13 +6,11 @@ import numpy as np
 
 from . import tune
 from .binding import bind
-from .operands import Array, is_ready
+from .operands import RESULT, Array, Operands, is_ready
 from .problem import ConvProblem
 from .settings import Config
-from .split import Part, halves
-from .tune import Operands
+from .split import Part, halves, part_of
 
-_RESULT = {"fwd": "y", "dx": "x", "dw": "w"}
 # Copies below this are made whatever the limit: cutting them further takes time without end.
 _FEWEST_BYTES = 16384
 
@@ -52,7 +50,7 @@ def run_ready(problem: ConvProblem, settings: Config, operands: Operands) -> Non
 def _copies(problem: ConvProblem, operands: Operands) -> dict[str, int]:
     """Bytes of the copy that each operand needs, the result's included."""
     itemsize = problem.compute_dtype.itemsize
-    result = _RESULT[problem.op]
+    result = RESULT[problem.op]
     return {
         role: array.size * itemsize
         for role, array in (("x", operands.x), ("w", operands.w), ("y", operands.y))
@@ -63,7 +61,7 @@ def _copies(problem: ConvProblem, operands: Operands) -> dict[str, int]:
 
 def _to_shrink(problem: ConvProblem, copies: dict[str, int], limit: int) -> str:
     """Name the operand to halve: the largest copy, but a sum of halves needs room for dw twice."""
-    weights = int(np.prod(problem.w_shape, dtype=object)) * problem.compute_dtype.itemsize
+    weights = problem.elements["w"] * problem.compute_dtype.itemsize
     if problem.op == "dw" and 2 * weights > limit // 2:
         return "w"
     return max(copies, key=lambda role: copies[role])
@@ -73,7 +71,7 @@ def _execute_copied(
     problem: ConvProblem, settings: Config, operands: Operands, copies: dict[str, int]
 ) -> None:
     dtype = problem.compute_dtype
-    result = _RESULT[problem.op]
+    result = RESULT[problem.op]
     ready = {
         role: np.empty(array.shape, dtype) if role == result else np.array(array, dtype, order="C")
         for role, array in (("x", operands.x), ("w", operands.w), ("y", operands.y))
@@ -86,7 +84,7 @@ def _execute_copied(
 
 
 def _execute_halves(parts: tuple[Part, Part], settings: Config, operands: Operands) -> None:
-    first, second = (operands.part(part) for part in parts)
+    first, second = (part_of(operands, part) for part in parts)
     if not parts[0].adds:
         execute(parts[0].problem, settings, first)
         execute(parts[1].problem, settings, second)

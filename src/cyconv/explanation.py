@@ -8,17 +8,16 @@ import numpy as np
 
 from . import request, tune
 from .algorithms import CPU
-from .binding import Bound, Strides, bind, natural_strides
+from .binding import Bound, bind, natural_strides
 from .costs import estimate
 from .errors import DTypeError, ShapeError
 from .execute import execute
 from .kernels._geometry import Geometry
-from .operands import NAMES, Array, as_array, element_strides
+from .operands import NAMES, Array, Operands, Strides, as_array, element_strides
 from .problem import ConvProblem
 from .request import Request
 from .select import refusal
 from .settings import Config, check_strategy, check_threads, resolve
-from .tune import Operands
 
 # Which operands an operator takes, in the order of its call.
 _INPUTS = {"fwd": ("x", "w"), "dx": ("dy", "w"), "dw": ("x", "dy")}

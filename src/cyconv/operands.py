@@ -1,14 +1,18 @@
-"""Arrays as kernels take them: native dtype, aligned, strides in elements."""
+"""The arrays of a call, and what kernels ask of them: native dtype, alignment, element strides."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .errors import DTypeError
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Strides = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+# Which of x, w and y each operator writes.
+RESULT = {"fwd": "y", "dx": "x", "dw": "w"}
 
 NAMES = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
 
@@ -83,3 +87,28 @@ def contiguous_strides(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
     if layout == "nchw":
         return (first, *rest)
     return (first, rest[-1], *rest[:-1])
+
+
+class Operands(NamedTuple):
+    """The arrays of one call; the result is among x, w and y."""
+
+    x: Array
+    w: Array
+    y: Array
+    bias: Array | None
+
+    def result(self, op: str) -> Array:
+        """Return the array that the operator writes."""
+        return {"y": self.y, "x": self.x, "w": self.w}[RESULT[op]]
+
+    def with_result(self, op: str, array: Array) -> Operands:
+        """Put another array in the result's place."""
+        return self._replace(**{RESULT[op]: array})
+
+    def strides(self, layout: str) -> Strides:
+        """Element strides of x, w and y."""
+        return (
+            element_strides(self.x, layout),
+            element_strides(self.w, layout),
+            element_strides(self.y, layout),
+        )

@@ -209,6 +209,11 @@ class ConvProblem:
         return {"fwd": self.y_shape, "dx": self.x_shape, "dw": self.w_shape}[self.op]
 
     @property
+    def elements(self) -> dict[str, int]:
+        """Element counts of ``"x"``, ``"w"`` and ``"y"``."""
+        return {"x": prod(self.x_shape), "w": prod(self.w_shape), "y": prod(self.y_shape)}
+
+    @property
     def macs(self) -> int:
         """Multiply-adds, padding counted: ``n * c_out * out * c_in / g * k``, for any operator."""
         return (

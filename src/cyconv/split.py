@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from .operands import Operands
 from .problem import ConvProblem
 
 # Axes whose halving shrinks an operand, in order of preference; "space" is any spatial axis.
@@ -48,6 +49,25 @@ class Part(NamedTuple):
     y: tuple[slice, ...]
     bias: slice
     adds: bool
+
+
+def part_of(operands: Operands, part: Part) -> Operands:
+    """Take the views that a part of the problem works on."""
+    layout = part.problem.layout
+    return Operands(
+        operands.x[_ordered(part.x, layout)],
+        operands.w[_ordered(part.w, layout)],
+        operands.y[_ordered(part.y, layout)],
+        None if operands.bias is None else operands.bias[part.bias],
+    )
+
+
+def _ordered(slices: tuple[slice, ...], layout: str) -> tuple[slice, ...]:
+    """Put slices over (first, channel, spatial axes) into the order of a layout."""
+    if layout == "nchw":
+        return slices
+    first, channel, *spatial = slices
+    return (first, *spatial, channel)
 
 
 def halves(problem: ConvProblem, largest: str) -> tuple[Part, Part] | None:

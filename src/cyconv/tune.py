@@ -19,13 +19,13 @@ from typing import NamedTuple
 import numpy as np
 
 from .algorithms import DIRECT
-from .binding import Strides, bind
+from .binding import bind
 from .kernels._geometry import Geometry
-from .operands import Array, element_strides
+from .operands import RESULT, Array, Operands
 from .problem import ConvProblem
 from .select import servants
 from .settings import Config, profile_iterations
-from .split import Part, halves
+from .split import halves, part_of
 
 _log = logging.getLogger("cyconv")
 
@@ -38,49 +38,6 @@ class Measured(NamedTuple):
 
     strategy: str
     seconds: dict[str, float]
-
-
-class Operands(NamedTuple):
-    """The arrays of one call; the result is among x, w and y."""
-
-    x: Array
-    w: Array
-    y: Array
-    bias: Array | None
-
-    def result(self, op: str) -> Array:
-        """Return the array that the operator writes."""
-        return {"fwd": self.y, "dx": self.x, "dw": self.w}[op]
-
-    def with_result(self, op: str, array: Array) -> Operands:
-        """Put another array in the result's place."""
-        return self._replace(**{{"fwd": "y", "dx": "x", "dw": "w"}[op]: array})
-
-    def part(self, part: Part) -> Operands:
-        """Take the views that a part of the problem works on."""
-        layout = part.problem.layout
-        return Operands(
-            self.x[ordered(part.x, layout)],
-            self.w[ordered(part.w, layout)],
-            self.y[ordered(part.y, layout)],
-            None if self.bias is None else self.bias[part.bias],
-        )
-
-    def strides(self, layout: str) -> Strides:
-        """Element strides of x, w and y."""
-        return (
-            element_strides(self.x, layout),
-            element_strides(self.w, layout),
-            element_strides(self.y, layout),
-        )
-
-
-def ordered(slices: tuple[slice, ...], layout: str) -> tuple[slice, ...]:
-    """Put slices over (first, channel, spatial axes) into the order of a layout."""
-    if layout == "nchw":
-        return slices
-    first, channel, *spatial = slices
-    return (first, *spatial, channel)
 
 
 _choices: dict[str, Measured] = {}
@@ -133,10 +90,11 @@ def _measure(problem: ConvProblem, settings: Config, operands: Operands) -> tupl
     while _trial_nbytes(trial, len(names)) > settings.workspace_limit or (
         trial.macs > _MOST_TRIAL_MACS
     ):
-        parts = halves(trial, _largest(trial))
+        elements = trial.elements
+        parts = halves(trial, max(elements, key=lambda role: elements[role]))
         if parts is None:
             break
-        trial, views = parts[0].problem, views.part(parts[0])
+        trial, views = parts[0].problem, part_of(views, parts[0])
     seconds, results = _race(trial, settings, views, names)
     winner = min(seconds, key=lambda name: (seconds[name], name != DIRECT.name))
     whole = trial is problem
@@ -155,17 +113,9 @@ def _candidates(problem: ConvProblem, settings: Config, operands: Operands) -> l
 
 def _trial_nbytes(problem: ConvProblem, candidates: int) -> int:
     """Memory of the trials: a result for each, the bound, and absolute values of the operands."""
-    elements = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
-    sizes = {role: int(np.prod(shape, dtype=object)) for role, shape in elements.items()}
-    result = sizes[{"fwd": "y", "dx": "x", "dw": "w"}[problem.op]]
-    total = sum(sizes.values()) + (candidates + 1) * result
+    elements = problem.elements
+    total = sum(elements.values()) + (candidates + 1) * elements[RESULT[problem.op]]
     return total * problem.compute_dtype.itemsize
-
-
-def _largest(problem: ConvProblem) -> str:
-    shapes = {"x": problem.x_shape, "w": problem.w_shape, "y": problem.y_shape}
-    sizes = {role: int(np.prod(shape, dtype=object)) for role, shape in shapes.items()}
-    return max(sizes, key=lambda role: sizes[role])
 
 
 def _race(

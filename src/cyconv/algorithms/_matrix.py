@@ -15,16 +15,17 @@ _PARALLEL_MACS = 2**24
 def run_product(pointwise: bool, call: Run) -> None:
     """Fill the result with the bias where the product is added to it, then multiply."""
     problem, geometry, limit, threads = call.problem, call.geometry, call.limit, call.threads
+    macs, overwrites = _gemm.prospect(geometry, problem.op, pointwise, limit)
     accumulate = call.bias is not None
     result = call.y if problem.op == "fwd" else call.x
     if call.bias is not None:
         result[...] = per_channel(call.bias, problem)
-    elif not _gemm.overwrites(geometry, problem.op, pointwise, limit):
+    elif not overwrites:
         result[...] = 0
         accumulate = True
     # One pool of threads a call: BLAS's where its products are large, ours where they are small.
     # Alternating between the two, each finds the processors taken by the other's waiting threads.
-    in_blas = _gemm.tile_macs(geometry, problem.op, pointwise, limit) >= _PARALLEL_MACS
+    in_blas = macs >= _PARALLEL_MACS
     with limited_to(threads if in_blas else 1):
         _gemm.run(
             geometry, problem.op, pointwise, call.x, call.w, call.y, accumulate, call.scratch,

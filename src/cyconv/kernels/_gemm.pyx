@@ -336,21 +336,18 @@ def workspace(Geometry geometry not None, str op, bint pointwise, ptrdiff_t limi
     ).nbytes
 
 
-def tile_macs(Geometry geometry not None, str op, bint pointwise, ptrdiff_t limit):
-    """Return the multiply-adds of one full tile's matrix product."""
-    cdef tiling_t t = _tile(
-        &geometry.c, OPERATORS[op], pointwise, 8 if geometry.double_precision else 4, limit)
-    return t.rows * t.cols * t.depth * t.block
-
-
-def overwrites(Geometry geometry not None, str op, bint pointwise, ptrdiff_t limit):
-    """Whether `run` writes every element of its result, so that it need not be filled before."""
+def prospect(Geometry geometry not None, str op, bint pointwise, ptrdiff_t limit):
+    """Return what `run` will do: the multiply-adds of one full tile's matrix product, and whether
+    it writes every element of its result, so that this need not be filled before."""
     cdef tiling_t t = _tile(
         &geometry.c, OPERATORS[op], pointwise, 8 if geometry.double_precision else 4, limit)
     cdef geometry_t *g = &geometry.c
-    if op != "dx":
-        return True
-    return t.in_place and all(g.stride[a] == 1 and g.out[a] == g.size[a] for a in range(3))
+    cdef bint overwrites = op != "dx" or t.in_place
+    cdef int a
+    if op == "dx":
+        for a in range(3):
+            overwrites = overwrites and g.stride[a] == 1 and g.out[a] == g.size[a]
+    return t.rows * t.cols * t.depth * t.block, overwrites
 
 
 def run(

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 
 from scipy.linalg import cython_blas
@@ -51,24 +50,36 @@ def current() -> int | None:
     return None if functions is None else functions[0]()
 
 
-@contextmanager
-def limited_to(threads: int) -> Iterator[None]:
-    """Let BLAS use `threads` threads inside the block."""
-    global _users, _saved
-    functions = _functions()
-    if functions is None:
-        yield
-        return
-    get, set_ = functions
-    with _lock:
-        if _users == 0:
-            _saved = get()
-        _users += 1
-        if get() != threads:
-            set_(threads)
-    try:
-        yield
-    finally:
+class limited_to:  # noqa: N801 - a context manager, read as a phrase
+    """Let BLAS use `threads` threads inside a ``with`` block."""
+
+    __slots__ = ("_threads",)
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+
+    def __enter__(self) -> None:
+        """Remember the count if no other block is open, and set it."""
+        global _users, _saved
+        functions = _functions()
+        if functions is None:
+            return
+        get, set_ = functions
+        with _lock:
+            now = get()
+            if _users == 0:
+                _saved = now
+            _users += 1
+            if now != self._threads:
+                set_(self._threads)
+
+    def __exit__(self, *exception: object) -> None:
+        """Put the count back when the last block closes."""
+        global _users
+        functions = _functions()
+        if functions is None:
+            return
+        get, set_ = functions
         with _lock:
             _users -= 1
             if _users == 0 and get() != _saved:

@@ -11,6 +11,8 @@ from ..problem import ConvProblem
 
 # Kernels multiply this by bytes and threads in signed 64 bits.
 _MOST_ELEMENTS = 2**50
+# Each phase of a strided data gradient has its own taps; this many is beyond any use of it.
+_MOST_PHASES = 64
 
 
 class Run(NamedTuple):
@@ -65,8 +67,15 @@ class Algorithm(Protocol):
         """
 
 
-def too_wide(problem: ConvProblem) -> str | None:
-    """Refuse an image that cannot be counted in 64 bits with its padding and the kernel's reach."""
+def beyond_passes(problem: ConvProblem) -> str | None:
+    """Refuse what kernels that gather in passes do not serve, however they gather.
+
+    That is data gradients of very large strides, and images that cannot be counted in 64 bits with
+    their padding and the kernel's reach.
+    """
+    phases = prod(problem.stride)
+    if problem.op == "dx" and phases > _MOST_PHASES:
+        return f"the stride {problem.stride} has {phases} phases, more than {_MOST_PHASES}"
     reach = prod(
         n + lo + hi + k + out
         for n, (lo, hi), k, out in zip(

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from ..kernels import _depthwise
 from ..kernels._geometry import Geometry
 from ..problem import ConvProblem
-from .base import Run, too_wide
+from .base import Run, beyond_passes
 
 _MOST_CHANNELS = 32
-# Each phase of a strided data gradient reads its own taps; this many is beyond any use of it.
-_MOST_PHASES = 64
 
 
 class Depthwise:
@@ -26,10 +22,7 @@ class Depthwise:
         ci, co = problem.c_in // problem.groups, problem.c_out // problem.groups
         if max(ci, co) > _MOST_CHANNELS:
             return f"a group has {ci} to {co} channels, more than {_MOST_CHANNELS}"
-        phases = prod(problem.stride)
-        if problem.op == "dx" and phases > _MOST_PHASES:
-            return f"the stride {problem.stride} has {phases} phases, more than {_MOST_PHASES}"
-        return too_wide(problem)
+        return beyond_passes(problem)
 
     def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
         """Need a part of the image for each thread, and sums of weight gradients."""

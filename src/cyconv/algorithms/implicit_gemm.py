@@ -6,15 +6,10 @@ the loops; M. Dukhan, "The indirect convolution algorithm", 2019, for the rows.
 
 from __future__ import annotations
 
-from math import prod
-
 from ..kernels import _implicit_gemm
 from ..kernels._geometry import Geometry
 from ..problem import ConvProblem
-from .base import Run, too_wide
-
-# Each phase of a strided data gradient packs its own weights; this many is beyond any use of it.
-_MOST_PHASES = 64
+from .base import Run, beyond_passes
 
 
 class ImplicitGemm:
@@ -26,10 +21,7 @@ class ImplicitGemm:
 
     def supports(self, problem: ConvProblem) -> str | None:
         """Serve all but data gradients of very large strides."""
-        phases = prod(problem.stride)
-        if problem.op == "dx" and phases > _MOST_PHASES:
-            return f"the stride {problem.stride} has {phases} phases, more than {_MOST_PHASES}"
-        return too_wide(problem)
+        return beyond_passes(problem)
 
     def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
         """Packed weights, and for each thread a part of the image and of the result."""

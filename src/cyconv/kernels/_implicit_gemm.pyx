@@ -254,12 +254,12 @@ cdef void _pack_rows(
 cdef bint _pack_chunk(
     const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const floating *w,
     const ptrdiff_t *weight_offset, ptrdiff_t run, ptrdiff_t begin, ptrdiff_t end,
-    ptrdiff_t chunk, ptrdiff_t panels, floating *packed
+    ptrdiff_t chunk, ptrdiff_t panels, bint only_finite, floating *packed
 ) noexcept nogil:
-    """Rows begin .. end-1 of all panels; whether their weights are finite."""
+    """Rows begin .. end-1 of all panels; False if only finite weights are wanted and some are
+    not."""
     cdef ptrdiff_t panel, lane, nr
     cdef floating *target
-    cdef bint finite = True
     for panel in range(panels):
         lane = (chunk + panel) * b.nr
         nr = _vectors(b, p.lanes - lane) * b.vl
@@ -267,8 +267,9 @@ cdef bint _pack_chunk(
         _pack_rows(
             uk, w + lane * p.weight_lane, p.weight_lane, min(b.nr, p.lanes - lane),
             weight_offset + begin, end - begin, run, nr, target)
-        finite = finite and all_finite(target, (end - begin) * nr)
-    return finite
+        if only_finite and not all_finite(target, (end - begin) * nr):
+            return False
+    return True
 
 
 cdef void _slab_row(
@@ -472,10 +473,10 @@ cdef bint _run_pass(
         for task in prange(ceil_div(p.depth, step), num_threads=threads, schedule='static'):
             if not _pack_chunk(
                 p, b, uk, w, weight_offset, run, task * step, min((task + 1) * step, p.depth),
-                chunk, panels, packed
+                chunk, panels, only_finite, packed
             ):
                 bad += 1
-        if bad > 0 and only_finite:
+        if bad > 0:
             return False
         for task in prange(
             b.count * b.splits, num_threads=threads, schedule='dynamic', chunksize=1

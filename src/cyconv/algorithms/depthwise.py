@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..kernels import _depthwise
+from ..kernels import _depthwise, _slide
 from ..kernels._geometry import Geometry
 from ..problem import ConvProblem
 from .base import Run, beyond_passes
@@ -26,11 +26,13 @@ class Depthwise:
 
     def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
         """Need a part of the image for each thread, and sums of weight gradients."""
-        return _depthwise.workspace(geometry, problem.op, threads)
+        kernel = _slide if _slide.serves(geometry, problem.op) else _depthwise
+        return kernel.workspace(geometry, problem.op, threads)
 
     def run(self, call: Run) -> bool:
         """See `Algorithm.run`; hand gradients of non-finite values over."""
-        return _depthwise.run(
+        kernel = _slide if _slide.serves(call.geometry, call.problem.op) else _depthwise
+        return kernel.run(
             call.geometry, call.problem.op, call.x, call.w, call.y, call.bias, call.scratch,
             call.threads, call.flush,
         )  # fmt: skip

@@ -3,7 +3,16 @@
 from ..settings import short_openmp_spin
 
 with short_openmp_spin():
-    from . import _depthwise, _direct, _gemm, _geometry, _implicit_gemm, _openmp, _ukernels
+    from . import (
+        _depthwise,
+        _direct,
+        _gemm,
+        _geometry,
+        _implicit_gemm,
+        _openmp,
+        _slide,
+        _ukernels,
+    )
 
 __all__ = [
     "_depthwise",
@@ -12,5 +21,6 @@ __all__ = [
     "_geometry",
     "_implicit_gemm",
     "_openmp",
+    "_slide",
     "_ukernels",
 ]

@@ -21,7 +21,7 @@ the other factor must be finite: `run` returns False otherwise.
 from cython cimport floating
 from cython.parallel cimport prange, threadid
 from libc.stdint cimport uint64_t
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 cimport numpy as cnp
 
@@ -237,8 +237,7 @@ cdef void _fill_line(
     for x in range(lo):
         target[x] = 0
     if stride == 1:
-        for x in range(lo, hi):
-            target[x] = source[x]
+        memcpy(target + lo, source + lo, (hi - lo) * sizeof(floating))
     else:
         for x in range(lo, hi):
             target[x] = source[x * stride]
@@ -327,8 +326,7 @@ cdef bint _pixel_task(
                 + (a1.first + (at.y + y) * a1.every) * a1.result_stride
                 + (a2.first + at.x * a2.every) * a2.result_stride)
             if pixel == 1:
-                for x in range(at.cols):
-                    target[x] = c[y * b.high[2] + x]
+                memcpy(target, c + y * b.high[2], at.cols * sizeof(floating))
             else:
                 for x in range(at.cols):
                     target[x * pixel] = c[y * b.high[2] + x]
@@ -434,6 +432,8 @@ cdef void _copy_gradient(
         if b.channel_lanes:
             _copy_lanes(
                 b, uk, row, g.y_s[2], g.y_c, lanes, at.cols, target + y * at.cols * b.nr)
+        elif g.y_s[2] == 1:
+            memcpy(target + y * b.high[2], row, at.cols * sizeof(floating))
         else:
             for x in range(at.cols):
                 target[y * b.high[2] + x] = row[x * g.y_s[2]]

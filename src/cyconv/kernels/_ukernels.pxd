@@ -12,13 +12,15 @@ cdef extern from "ukernel/ukernel.h" nogil:
         const double *b, const double *start, double *c, ptrdiff_t c_row) noexcept nogil
     ctypedef struct cyconv_ukernels:
         const char *isa
-        int mr, vl_f32, vl_f64
+        int mr, strip, vl_f32, vl_f64
         cyconv_sum_f32 *outer_f32
         cyconv_sum_f32 *along_f32
         cyconv_sum_f32 *spread_f32
+        cyconv_sum_f32 *across_f32
         cyconv_sum_f64 *outer_f64
         cyconv_sum_f64 *along_f64
         cyconv_sum_f64 *spread_f64
+        cyconv_sum_f64 *across_f64
         void (*transpose_f32)(
             ptrdiff_t rows, ptrdiff_t cols, const float *src, ptrdiff_t src_row, float *dst,
             ptrdiff_t dst_row) noexcept nogil
@@ -30,6 +32,37 @@ cdef extern from "ukernel/ukernel.h" nogil:
         void (*collect_f64)(
             ptrdiff_t rows, int nv, const double *src, ptrdiff_t src_row, double *dst
         ) noexcept nogil
+        void (*move_f32)(
+            ptrdiff_t rows, ptrdiff_t cols, const float *src, ptrdiff_t src_row,
+            ptrdiff_t src_step, float *dst, ptrdiff_t dst_row, ptrdiff_t dst_step) noexcept nogil
+        void (*zip_f32)(
+            ptrdiff_t rows, ptrdiff_t cols, const float *even, const float *odd, ptrdiff_t src_row,
+            float *dst, ptrdiff_t dst_row) noexcept nogil
+        void (*slide_f32)(
+            int taps, int step, int pixels, ptrdiff_t depth, const float *x, const ptrdiff_t *row,
+            ptrdiff_t pixel, const float *filter, const ptrdiff_t *filter_row, ptrdiff_t lo,
+            ptrdiff_t hi, const float *start, float *y, ptrdiff_t y_pixel) noexcept nogil
+        void (*slide_gradient_f32)(
+            int height, int taps, int step, ptrdiff_t pixels, const float *x, const ptrdiff_t *row,
+            ptrdiff_t pixel, const float *dy, ptrdiff_t dy_pixel, ptrdiff_t lo, ptrdiff_t hi,
+            float *dw, const ptrdiff_t *filter_row) noexcept nogil
+        void (*move_f64)(
+            ptrdiff_t rows, ptrdiff_t cols, const double *src, ptrdiff_t src_row,
+            ptrdiff_t src_step, double *dst, ptrdiff_t dst_row, ptrdiff_t dst_step) noexcept nogil
+        void (*zip_f64)(
+            ptrdiff_t rows, ptrdiff_t cols, const double *even, const double *odd, ptrdiff_t src_row,
+            double *dst, ptrdiff_t dst_row) noexcept nogil
+        void (*slide_f64)(
+            int taps, int step, int pixels, ptrdiff_t depth, const double *x, const ptrdiff_t *row,
+            ptrdiff_t pixel, const double *filter, const ptrdiff_t *filter_row, ptrdiff_t lo,
+            ptrdiff_t hi, const double *start, double *y, ptrdiff_t y_pixel) noexcept nogil
+        void (*slide_gradient_f64)(
+            int height, int taps, int step, ptrdiff_t pixels, const double *x, const ptrdiff_t *row,
+            ptrdiff_t pixel, const double *dy, ptrdiff_t dy_pixel, ptrdiff_t lo, ptrdiff_t hi,
+            double *dw, const ptrdiff_t *filter_row) noexcept nogil
+
+    int cyconv_slides(ptrdiff_t taps, ptrdiff_t step)
+    int cyconv_slide_height(ptrdiff_t taps, ptrdiff_t step)
 
     enum:
         CYCONV_MOST_ROWS
@@ -87,3 +120,64 @@ cdef inline void collect(
         uk.collect_f32(rows, nv, src, src_row, dst)
     else:
         uk.collect_f64(rows, nv, src, src_row, dst)
+
+
+cdef inline void across(
+    const cyconv_ukernels *uk, ptrdiff_t m, int nv, ptrdiff_t depth, const floating **rows,
+    const ptrdiff_t *offset, const floating *b, const floating *start, floating *c, ptrdiff_t c_row
+) noexcept nogil:
+    if floating is float:
+        uk.across_f32(<int> m, nv, depth, rows, offset, b, start, c, c_row)
+    else:
+        uk.across_f64(<int> m, nv, depth, rows, offset, b, start, c, c_row)
+
+
+cdef inline void move(
+    const cyconv_ukernels *uk, ptrdiff_t rows, ptrdiff_t cols, const floating *src,
+    ptrdiff_t src_row, ptrdiff_t src_step, floating *dst, ptrdiff_t dst_row, ptrdiff_t dst_step
+) noexcept nogil:
+    if floating is float:
+        uk.move_f32(rows, cols, src, src_row, src_step, dst, dst_row, dst_step)
+    else:
+        uk.move_f64(rows, cols, src, src_row, src_step, dst, dst_row, dst_step)
+
+
+cdef inline void zip_rows(
+    const cyconv_ukernels *uk, ptrdiff_t rows, ptrdiff_t cols, const floating *even,
+    const floating *odd, ptrdiff_t src_row, floating *dst, ptrdiff_t dst_row
+) noexcept nogil:
+    if floating is float:
+        uk.zip_f32(rows, cols, even, odd, src_row, dst, dst_row)
+    else:
+        uk.zip_f64(rows, cols, even, odd, src_row, dst, dst_row)
+
+
+cdef inline void slide(
+    const cyconv_ukernels *uk, ptrdiff_t taps, ptrdiff_t step, ptrdiff_t pixels, ptrdiff_t depth,
+    const floating *x, const ptrdiff_t *row, ptrdiff_t pixel, const floating *filter,
+    const ptrdiff_t *filter_row, ptrdiff_t lo, ptrdiff_t hi, const floating *start, floating *y,
+    ptrdiff_t y_pixel
+) noexcept nogil:
+    if floating is float:
+        uk.slide_f32(
+            <int> taps, <int> step, <int> pixels, depth, x, row, pixel, filter, filter_row, lo, hi,
+            start, y, y_pixel)
+    else:
+        uk.slide_f64(
+            <int> taps, <int> step, <int> pixels, depth, x, row, pixel, filter, filter_row, lo, hi,
+            start, y, y_pixel)
+
+
+cdef inline void slide_gradient(
+    const cyconv_ukernels *uk, ptrdiff_t height, ptrdiff_t taps, ptrdiff_t step, ptrdiff_t pixels,
+    const floating *x, const ptrdiff_t *row, ptrdiff_t pixel, const floating *dy,
+    ptrdiff_t dy_pixel, ptrdiff_t lo, ptrdiff_t hi, floating *dw, const ptrdiff_t *filter_row
+) noexcept nogil:
+    if floating is float:
+        uk.slide_gradient_f32(
+            <int> height, <int> taps, <int> step, pixels, x, row, pixel, dy, dy_pixel, lo, hi, dw,
+            filter_row)
+    else:
+        uk.slide_gradient_f64(
+            <int> height, <int> taps, <int> step, pixels, x, row, pixel, dy, dy_pixel, lo, hi, dw,
+            filter_row)

@@ -1,6 +1,6 @@
-/* All microkernels for one instruction set, and their table. Needs ISA, VBYTES and MR: the name, the
- * bytes of a vector, the rows of a full tile (MR*2 accumulators, 2 vectors of b and one broadcast
- * must fit the register file).
+/* All microkernels for one instruction set, and their table. Needs ISA, VBYTES, MR and STRIP: the
+ * name, the bytes of a vector, the rows of a full tile (MR*2 accumulators, 2 vectors of b and one
+ * broadcast must fit the register file), the pixels of a strip (they and 7 taps must fit).
  */
 #include <stdint.h>
 
@@ -37,16 +37,27 @@
 const cyconv_ukernels TABLE_NAME(ISA) = {
     .isa = TEXT(ISA),
     .mr = MR,
+    .strip = STRIP,
     .vl_f32 = LANES_F32,
     .vl_f64 = LANES_F64,
     .outer_f32 = outer_f32,
     .along_f32 = along_f32,
     .spread_f32 = spread_f32,
+    .across_f32 = across_f32,
     .outer_f64 = outer_f64,
     .along_f64 = along_f64,
     .spread_f64 = spread_f64,
+    .across_f64 = across_f64,
     .transpose_f32 = transpose_f32,
     .transpose_f64 = transpose_f64,
     .collect_f32 = collect_f32,
     .collect_f64 = collect_f64,
+    .move_f32 = move_f32,
+    .move_f64 = move_f64,
+    .zip_f32 = zip_f32,
+    .zip_f64 = zip_f64,
+    .slide_f32 = slide_f32,
+    .slide_f64 = slide_f64,
+    .slide_gradient_f32 = slide_gradient_f32,
+    .slide_gradient_f64 = slide_gradient_f64,
 };

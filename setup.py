@@ -12,7 +12,18 @@ from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("src/cyconv/kernels")
 UKERNELS = KERNELS / "ukernel"
-MODULES = ("_openmp", "_geometry", "_ukernels", "_direct", "_gemm", "_implicit_gemm", "_depthwise", "_slide")
+MODULES = (
+    "_openmp",
+    "_geometry",
+    "_ukernels",
+    "_direct",
+    "_gemm",
+    "_implicit_gemm",
+    "_slide",
+    "_channel_lanes",
+    "_columns",
+    "_pixel_lanes",
+)
 
 # gnu11 rather than c11: the latter turns floating-point contraction off. Kernels look at the bits
 # of floating-point numbers, hence no strict aliasing.

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from ..kernels import _depthwise, _slide
+from typing import Any
+
+from ..kernels import _channel_lanes, _columns, _pixel_lanes, _slide
 from ..kernels._geometry import Geometry
 from ..problem import ConvProblem
 from .base import Run, beyond_passes
 
 _MOST_CHANNELS = 32
+
+
+def _kernel(geometry: Geometry, op: str) -> Any:
+    """Return the first kernel that serves: over channels in place, or through a slab; over pixels."""
+    for kernel in (_slide, _channel_lanes, _columns):
+        if kernel.serves(geometry, op):
+            return kernel
+    return _pixel_lanes
 
 
 class Depthwise:
@@ -26,13 +36,13 @@ class Depthwise:
 
     def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
         """Need a part of the image for each thread, and sums of weight gradients."""
-        kernel = _slide if _slide.serves(geometry, problem.op) else _depthwise
-        return kernel.workspace(geometry, problem.op, threads)
+        nbytes: int = _kernel(geometry, problem.op).workspace(geometry, problem.op, threads)
+        return nbytes
 
     def run(self, call: Run) -> bool:
         """See `Algorithm.run`; hand gradients of non-finite values over."""
-        kernel = _slide if _slide.serves(call.geometry, call.problem.op) else _depthwise
-        return kernel.run(
+        done: bool = _kernel(call.geometry, call.problem.op).run(
             call.geometry, call.problem.op, call.x, call.w, call.y, call.bias, call.scratch,
             call.threads, call.flush,
         )  # fmt: skip
+        return done

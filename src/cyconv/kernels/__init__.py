@@ -4,23 +4,27 @@ from ..settings import short_openmp_spin
 
 with short_openmp_spin():
     from . import (
-        _depthwise,
+        _channel_lanes,
+        _columns,
         _direct,
         _gemm,
         _geometry,
         _implicit_gemm,
         _openmp,
+        _pixel_lanes,
         _slide,
         _ukernels,
     )
 
 __all__ = [
-    "_depthwise",
+    "_channel_lanes",
+    "_columns",
     "_direct",
     "_gemm",
     "_geometry",
     "_implicit_gemm",
     "_openmp",
+    "_pixel_lanes",
     "_slide",
     "_ukernels",
 ]

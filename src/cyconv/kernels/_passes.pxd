@@ -46,6 +46,18 @@ cdef struct pass_t:
     bint channels_inner                         # order of depth: (tap, channel) or (channel, tap)
 
 
+cdef enum:
+    MOST_PHASES = 64            # what `algorithms.base.beyond_passes` lets through
+
+
+cdef struct passes_t:
+    ptrdiff_t count
+    ptrdiff_t phases[3]                 # along each axis; passes are in the order of their numbers
+    ptrdiff_t extent[3]                 # of the result
+    pass_t each[MOST_PHASES]            # without outputs and taps where there is no such position
+    ptrdiff_t taps_before[MOST_PHASES]  # taps of the passes before
+
+
 cdef inline void finish_pass(pass_t *p) noexcept nogil:
     cdef int a
     cdef axis_t *axis
@@ -136,6 +148,27 @@ cdef inline bint data_pass(const geometry_t *g, ptrdiff_t phase, pass_t *p) noex
     p.weight_lane, p.weight_c = g.w_c, g.w_o
     finish_pass(p)
     return True
+
+
+cdef inline void list_passes(const geometry_t *g, int op, passes_t *all_) noexcept nogil:
+    """The passes of an operator (1 is data backward)."""
+    cdef ptrdiff_t phase, before = 0
+    cdef pass_t *p
+    cdef int a
+    for a in range(3):
+        all_.phases[a] = g.stride[a] if op == 1 else 1
+        all_.extent[a] = g.size[a] if op == 1 else g.out[a]
+    all_.count = all_.phases[0] * all_.phases[1] * all_.phases[2]
+    for phase in range(all_.count):
+        p = &all_.each[phase]
+        if op != 1:
+            p[0] = forward_pass(g)
+        elif not data_pass(g, phase, p):
+            p.taps = p.depth = 0
+            for a in range(3):
+                p.axis[a].taps = p.axis[a].outputs = 0
+        all_.taps_before[phase] = before
+        before += p.taps
 
 
 cdef inline ptrdiff_t slab_span(const axis_t *axis, ptrdiff_t outputs) noexcept nogil:

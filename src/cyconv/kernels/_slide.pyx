@@ -20,8 +20,8 @@ cimport numpy as cnp
 
 from ._geometry cimport Geometry, address, geometry_t
 from ._passes cimport (
-    aligned, all_finite, axis_t, ceil_div, cyconv_flush_begin, cyconv_flush_end, data_pass,
-    forward_pass, pass_t,
+    aligned, all_finite, axis_t, ceil_div, cyconv_flush_begin, cyconv_flush_end, list_passes,
+    pass_t, passes_t,
 )
 from ._patches cimport valid_range
 from ._ukernels cimport (
@@ -36,17 +36,8 @@ cdef enum:
     FEWEST_TASKS = 16           # of a weight gradient, if it has as many rows
     UNIT_VECTORS = 8            # of channels that a task of a weight gradient treats
     PIECE_PIXELS = 32           # of a row, whose source stays in the first cache level
-    MOST_PHASES = 64
 
 OPERATORS = {"fwd": 0, "dx": 1, "dw": 2}
-
-
-cdef struct passes_t:
-    # Forward is one pass; data backward has one for each phase, by depth, height and width.
-    ptrdiff_t phases[3]
-    ptrdiff_t extent[2]                 # rows of the result
-    pass_t each[MOST_PHASES]
-    ptrdiff_t packed_at[MOST_PHASES]    # elements of the packed weights before those of a pass
 
 
 cdef struct scratch_t:
@@ -65,31 +56,6 @@ cdef bint _slides(const axis_t *last, int op) noexcept nogil:
     if op == 2:
         return cyconv_slide_height(last.taps, last.step) > 0
     return last.taps == 0 or cyconv_slides(last.taps, last.step) != 0
-
-
-cdef void _list_passes(
-    const geometry_t *g, int op, ptrdiff_t vl, passes_t *all_
-) noexcept nogil:
-    cdef ptrdiff_t phase, at = 0
-    cdef pass_t *p
-    if op != 1:
-        all_.phases[0] = all_.phases[1] = all_.phases[2] = 1
-        all_.extent[0], all_.extent[1] = g.out[0], g.out[1]
-        all_.each[0] = forward_pass(g)
-        all_.packed_at[0] = 0
-        return
-    all_.phases[0], all_.phases[1], all_.phases[2] = g.stride[0], g.stride[1], g.stride[2]
-    all_.extent[0], all_.extent[1] = g.size[0], g.size[1]
-    for phase in range(_count(all_)):
-        p = &all_.each[phase]
-        if not data_pass(g, phase, p):
-            p.taps = p.axis[0].taps = p.axis[1].taps = p.axis[2].taps = p.axis[2].outputs = 0
-        all_.packed_at[phase] = at
-        at += p.taps * ceil_div(g.groups, vl) * vl
-
-
-cdef inline ptrdiff_t _count(const passes_t *all_) noexcept nogil:
-    return all_.phases[0] * all_.phases[1] * all_.phases[2]
 
 
 cdef scratch_t _divide(
@@ -230,7 +196,8 @@ cdef void _row_task(
         p = &all_.each[phase]
         if p.axis[2].outputs > 0:
             _strips(
-                p, g, s, uk, source + n * p.source_n, packed + all_.packed_at[phase], bias,
+                p, g, s, uk, source + n * p.source_n,
+                packed + all_.taps_before[phase] * s.vectors * s.vl, bias,
                 result + n * p.result_n, scratch, z // all_.phases[0], y // all_.phases[1])
 
 
@@ -243,8 +210,8 @@ cdef void _run_passes(
     cdef floating *packed = <floating *> (scratch + s.shared_at)
     cdef ptrdiff_t index, phase
     cdef uint64_t before
-    for phase in range(_count(all_)):
-        _pack(&all_.each[phase], g, &s, w, packed + all_.packed_at[phase])
+    for phase in range(all_.count):
+        _pack(&all_.each[phase], g, &s, w, packed + all_.taps_before[phase] * s.vectors * vl)
     for index in prange(s.rows, num_threads=threads, schedule='static'):
         before = cyconv_flush_begin() if flush else 0
         _row_task(
@@ -361,7 +328,7 @@ cdef bint _run(
     floating *y, const floating *bias, char *scratch, int threads, bint flush
 ) noexcept nogil:
     cdef passes_t all_
-    _list_passes(g, op, vl, &all_)
+    list_passes(g, op, &all_)
     if op == 2:
         return _run_gradient(&all_, g, uk, x, y, w, vl, scratch, threads, flush)
     if op == 1:
@@ -384,8 +351,8 @@ def serves(Geometry geometry not None, str op):
     cdef ptrdiff_t vl = _lanes(geometry, active()), phase
     if g.ci != 1 or g.co != 1 or g.groups < vl or g.x_c != 1 or g.y_c != 1:
         return False
-    _list_passes(g, OPERATORS[op], vl, &all_)
-    for phase in range(_count(&all_)):
+    list_passes(g, OPERATORS[op], &all_)
+    for phase in range(all_.count):
         if not _slides(&all_.each[phase].axis[2], OPERATORS[op]):
             return False
     return True
@@ -395,7 +362,7 @@ def workspace(Geometry geometry not None, str op, int threads):
     """Return the scratch bytes that `run` needs."""
     cdef passes_t all_
     cdef ptrdiff_t vl = _lanes(geometry, active())
-    _list_passes(&geometry.c, OPERATORS[op], vl, &all_)
+    list_passes(&geometry.c, OPERATORS[op], &all_)
     return _divide(
         &all_, &geometry.c, OPERATORS[op], vl, 8 if geometry.double_precision else 4, threads
     ).nbytes

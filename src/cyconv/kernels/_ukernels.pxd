@@ -32,6 +32,9 @@ cdef extern from "ukernel/ukernel.h" nogil:
         void (*collect_f64)(
             ptrdiff_t rows, int nv, const double *src, ptrdiff_t src_row, double *dst
         ) noexcept nogil
+        void (*dots_f32)(
+            int m, int n, ptrdiff_t depth, const float *const *a, const float *const *b, float *c
+        ) noexcept nogil
         void (*move_f32)(
             ptrdiff_t rows, ptrdiff_t cols, const float *src, ptrdiff_t src_row,
             ptrdiff_t src_step, float *dst, ptrdiff_t dst_row, ptrdiff_t dst_step) noexcept nogil
@@ -46,6 +49,9 @@ cdef extern from "ukernel/ukernel.h" nogil:
             int height, int taps, int step, ptrdiff_t pixels, const float *x, const ptrdiff_t *row,
             ptrdiff_t pixel, const float *dy, ptrdiff_t dy_pixel, ptrdiff_t lo, ptrdiff_t hi,
             float *dw, const ptrdiff_t *filter_row) noexcept nogil
+        void (*dots_f64)(
+            int m, int n, ptrdiff_t depth, const double *const *a, const double *const *b, double *c
+        ) noexcept nogil
         void (*move_f64)(
             ptrdiff_t rows, ptrdiff_t cols, const double *src, ptrdiff_t src_row,
             ptrdiff_t src_step, double *dst, ptrdiff_t dst_row, ptrdiff_t dst_step) noexcept nogil
@@ -67,6 +73,7 @@ cdef extern from "ukernel/ukernel.h" nogil:
     enum:
         CYCONV_MOST_ROWS
         CYCONV_MOST_LANES
+        CYCONV_DOTS
 
 
 cdef const cyconv_ukernels *active() noexcept
@@ -130,6 +137,16 @@ cdef inline void across(
         uk.across_f32(<int> m, nv, depth, rows, offset, b, start, c, c_row)
     else:
         uk.across_f64(<int> m, nv, depth, rows, offset, b, start, c, c_row)
+
+
+cdef inline void dots(
+    const cyconv_ukernels *uk, ptrdiff_t m, ptrdiff_t n, ptrdiff_t depth, const floating **a,
+    const floating **b, floating *c
+) noexcept nogil:
+    if floating is float:
+        uk.dots_f32(<int> m, <int> n, depth, a, b, c)
+    else:
+        uk.dots_f64(<int> m, <int> n, depth, a, b, c)
 
 
 cdef inline void move(

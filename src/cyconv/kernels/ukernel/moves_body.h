@@ -3,9 +3,10 @@
 typedef INTEGER NAME(mask) __attribute__((vector_size(VBYTES)));
 
 /* One VL x VL block by repeated interleaving: after log2(VL) rounds of {first half, second half}
- * -> {pairwise interleaved}, rows have become columns. */
-ALWAYS_INLINE void NAME(transpose_block)(const REAL *src, ptrdiff_t src_row, REAL *dst,
-                                         ptrdiff_t dst_row)
+ * -> {pairwise interleaved}, rows have become columns. Of the block only `rows` rows are read, and
+ * `cols` rows of the transposed block written, a whole vector each. */
+ALWAYS_INLINE void NAME(transpose_block)(ptrdiff_t rows, ptrdiff_t cols, const REAL *src,
+                                         ptrdiff_t src_row, REAL *dst, ptrdiff_t dst_row)
 {
     NAME(reg) v[VL], u[VL];
     NAME(mask) low, high;
@@ -16,7 +17,7 @@ ALWAYS_INLINE void NAME(transpose_block)(const REAL *src, ptrdiff_t src_row, REA
         high[2 * i + 1] = VL + VL / 2 + i;
     }
     UNROLL for (int i = 0; i < VL; i++)
-        v[i] = *(const NAME(vec) *)(src + i * src_row);
+        v[i] = *(const NAME(vec) *)(src + (i < rows ? i : 0) * src_row);
     UNROLL for (int width = 1; width < VL; width *= 2) {
         UNROLL for (int i = 0; i < VL / 2; i++) {
             u[2 * i] = __builtin_shuffle(v[i], v[i + VL / 2], low);
@@ -26,32 +27,57 @@ ALWAYS_INLINE void NAME(transpose_block)(const REAL *src, ptrdiff_t src_row, REA
             v[i] = u[i];
     }
     UNROLL for (int i = 0; i < VL; i++)
-        *(NAME(vec) *)(dst + i * dst_row) = v[i];
-}
-#else
-ALWAYS_INLINE void NAME(transpose_block)(const REAL *src, ptrdiff_t src_row, REAL *dst,
-                                         ptrdiff_t dst_row)
-{
-    for (int i = 0; i < VL; i++)
-        for (int j = 0; j < VL; j++)
-            dst[j * dst_row + i] = src[i * src_row + j];
+        if (i < cols)
+            *(NAME(vec) *)(dst + i * dst_row) = v[i];
 }
 #endif
 
+ALWAYS_INLINE void NAME(transpose_each)(ptrdiff_t rows, ptrdiff_t cols, const REAL *src,
+                                        ptrdiff_t src_row, REAL *dst, ptrdiff_t dst_row)
+{
+    for (ptrdiff_t j = 0; j < cols; j++)
+        for (ptrdiff_t i = 0; i < rows; i++)
+            dst[j * dst_row + i] = src[i * src_row + j];
+}
+
+/* In blocks, of which the last in each direction lies over its neighbour. A matrix of fewer columns
+ * than a vector has lanes is read beyond its rows' ends, but not beyond its own; one of fewer rows is
+ * written beyond its rows' ends where the next overwrite that. */
 static void NAME(transpose)(ptrdiff_t rows, ptrdiff_t cols, const REAL *src, ptrdiff_t src_row,
                             REAL *dst, ptrdiff_t dst_row)
 {
-    const ptrdiff_t full_rows = rows - rows % VL, full_cols = cols - cols % VL;
-    for (ptrdiff_t i = 0; i < full_rows; i += VL) {
-        for (ptrdiff_t j = 0; j < full_cols; j += VL)
-            NAME(transpose_block)(src + i * src_row + j, src_row, dst + j * dst_row + i, dst_row);
-        for (ptrdiff_t j = full_cols; j < cols; j++)
-            for (int r = 0; r < VL; r++)
-                dst[j * dst_row + i + r] = src[(i + r) * src_row + j];
+#ifdef HAS_SHUFFLE
+    if (rows >= VL && cols >= VL) {
+        for (ptrdiff_t i = 0; i < rows; i += VL) {
+            const ptrdiff_t r = i + VL <= rows ? i : rows - VL;
+            for (ptrdiff_t j = 0; j < cols; j += VL) {
+                const ptrdiff_t c = j + VL <= cols ? j : cols - VL;
+                NAME(transpose_block)(VL, VL, src + r * src_row + c, src_row,
+                                      dst + c * dst_row + r, dst_row);
+            }
+        }
+        return;
     }
-    for (ptrdiff_t i = full_rows; i < rows; i++)
-        for (ptrdiff_t j = 0; j < cols; j++)
-            dst[j * dst_row + i] = src[i * src_row + j];
+    if (rows >= VL && src_row >= 0) {
+        ptrdiff_t i = 0;
+        while (i + VL <= rows && (i + VL - 1) * src_row + VL <= (rows - 1) * src_row + cols) {
+            NAME(transpose_block)(VL, cols, src + i * src_row, src_row, dst + i, dst_row);
+            i += VL;
+        }
+        NAME(transpose_each)(rows - i, cols, src + i * src_row, src_row, dst + i, dst_row);
+        return;
+    }
+    if (cols >= VL && dst_row == rows) {
+        ptrdiff_t j = 0;
+        while (j + VL <= cols && (j + VL - 1) * dst_row + VL <= cols * dst_row) {
+            NAME(transpose_block)(rows, VL, src + j, src_row, dst + j * dst_row, dst_row);
+            j += VL;
+        }
+        NAME(transpose_each)(rows, cols - j, src + j, src_row, dst + j * dst_row, dst_row);
+        return;
+    }
+#endif
+    NAME(transpose_each)(rows, cols, src, src_row, dst, dst_row);
 }
 
 static void NAME(collect)(ptrdiff_t rows, int nv, const REAL *src, ptrdiff_t src_row, REAL *dst)

@@ -81,3 +81,41 @@ SUM(across, 0, 1, 1)
 #undef SUM
 #undef CASES
 #undef CASE
+
+/* Products of whole streams, each with each: the lanes' sums are left as they are. */
+ALWAYS_INLINE void NAME(dots_tile)(const int m, const int n, ptrdiff_t depth, const REAL *const *a,
+                                   const REAL *const *b, REAL *c)
+{
+    NAME(reg) acc[3][3];
+    UNROLL for (int i = 0; i < m; i++)
+        UNROLL for (int j = 0; j < n; j++)
+            acc[i][j] = *(const NAME(vec) *)(c + (i * n + j) * VL);
+    for (ptrdiff_t k = 0; k < depth * VL; k += VL) {
+        NAME(reg) bv[3];
+        UNROLL for (int j = 0; j < n; j++)
+            bv[j] = *(const NAME(vec) *)(b[j] + k);
+        UNROLL for (int i = 0; i < m; i++) {
+            const NAME(reg) av = *(const NAME(vec) *)(a[i] + k);
+            UNROLL for (int j = 0; j < n; j++)
+                acc[i][j] += av * bv[j];
+        }
+    }
+    UNROLL for (int i = 0; i < m; i++)
+        UNROLL for (int j = 0; j < n; j++)
+            *(NAME(vec) *)(c + (i * n + j) * VL) = acc[i][j];
+}
+
+#define DOTS_CASE(m, n) \
+    case m * 4 + n: \
+        NAME(dots_tile)(m, n, depth, a, b, c); \
+        break;
+
+static void NAME(dots)(int m, int n, ptrdiff_t depth, const REAL *const *a, const REAL *const *b,
+                       REAL *c)
+{
+    switch (m * 4 + n) {
+        DOTS_CASE(1, 1) DOTS_CASE(1, 2) DOTS_CASE(1, 3) DOTS_CASE(2, 1) DOTS_CASE(2, 2)
+        DOTS_CASE(2, 3) DOTS_CASE(3, 1) DOTS_CASE(3, 2) DOTS_CASE(3, 3)
+    }
+}
+#undef DOTS_CASE

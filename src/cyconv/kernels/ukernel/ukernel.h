@@ -15,6 +15,9 @@
  * whatever m is: a result does not depend on how rows were divided among calls. depth may be 0.
  * c overlaps nothing; no pointer need be aligned.
  *
+ * dots: c[(i*n + j)*vl + lane] gets itself + sum over k < depth of a[i][k*vl + lane] * b[j][k*vl + lane]
+ * for i < m, j < n, both at most CYCONV_DOTS.
+ *
  * transpose: dst[j*dst_row + i] = src[i*src_row + j]  for i < rows, j < cols. No overlap.
  * collect: dst[i*nv*vl + j] = src[i*src_row + j]  for i < rows, j < nv*vl. No overlap.
  * move: dst[y*dst_row + x*dst_step] = src[y*src_row + x*src_step]  for y < rows, x < cols. No overlap.
@@ -58,6 +61,8 @@ typedef struct {
                           double *dst, ptrdiff_t dst_row);
     void (*collect_f32)(ptrdiff_t rows, int nv, const float *src, ptrdiff_t src_row, float *dst);
     void (*collect_f64)(ptrdiff_t rows, int nv, const double *src, ptrdiff_t src_row, double *dst);
+    void (*dots_f32)(int m, int n, ptrdiff_t depth, const float *const *a, const float *const *b,
+                     float *c);
     void (*move_f32)(ptrdiff_t rows, ptrdiff_t cols, const float *src, ptrdiff_t src_row,
                      ptrdiff_t src_step, float *dst, ptrdiff_t dst_row, ptrdiff_t dst_step);
     void (*zip_f32)(ptrdiff_t rows, ptrdiff_t cols, const float *even, const float *odd,
@@ -70,6 +75,8 @@ typedef struct {
                                const ptrdiff_t *row, ptrdiff_t pixel, const float *dy,
                                ptrdiff_t dy_pixel, ptrdiff_t lo, ptrdiff_t hi, float *dw,
                                const ptrdiff_t *filter_row);
+    void (*dots_f64)(int m, int n, ptrdiff_t depth, const double *const *a, const double *const *b,
+                     double *c);
     void (*move_f64)(ptrdiff_t rows, ptrdiff_t cols, const double *src, ptrdiff_t src_row,
                      ptrdiff_t src_step, double *dst, ptrdiff_t dst_row, ptrdiff_t dst_step);
     void (*zip_f64)(ptrdiff_t rows, ptrdiff_t cols, const double *even, const double *odd,
@@ -84,7 +91,8 @@ typedef struct {
                                const ptrdiff_t *filter_row);
 } cyconv_ukernels;
 
-enum { CYCONV_MOST_ROWS = 16, CYCONV_MOST_LANES = 32 };    /* bounds on mr and 2*vl of any table */
+/* Bounds on mr and 2*vl of any table; streams of `dots` on either side. */
+enum { CYCONV_MOST_ROWS = 16, CYCONV_MOST_LANES = 32, CYCONV_DOTS = 3 };
 
 /* Whether `slide` has this many taps and this step; rows of the filter at a time of `slide_gradient`,
  * 0 if it lacks them. */

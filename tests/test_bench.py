@@ -102,7 +102,7 @@ def test_a_failing_strategy_does_not_end_the_run(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_fma_peak(bench_path, dtype):
-    from fma_peak import fma_peak
+    from peaks import fma_peak
 
     try:
         assert fma_peak(dtype, threads=2, seconds=0.001) > 0

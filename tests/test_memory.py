@@ -8,11 +8,13 @@ before the call that is measured.
 from __future__ import annotations
 
 import sys
+import tracemalloc
 
 import numpy as np
 import oracle
 import pytest
 from cases import CASES, string
+from lab import random
 
 import cyconv
 
@@ -190,6 +192,55 @@ print((_status("VmRSS") - before) / MIB)
         )
     )
     assert held <= 8
+
+
+def _allocated(call):
+    """Bytes that a call allocates at most at once, when it is repeated."""
+    for _ in range(2):
+        call()
+    tracemalloc.start()
+    try:
+        call()
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        call()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("op", ["fwd", "dx", "dw"])
+@pytest.mark.parametrize("name", ["auto", *(s for s in cyconv.strategies() if s != "reference")])
+def test_a_repeated_call_with_out_allocates_nothing(op, name, layout):
+    """Workspaces are kept, and kernels write where they are told to; of a plan too.
+
+    NumPy reports its arrays to tracemalloc: that a fresh result is seen shows that the test can
+    fail.
+    """
+    text = f"{op} f32 {layout} n1 g1 ci16 co16 i40x40 k5x5 s1 p2 d1"
+    problem = cyconv.ConvProblem.parse(text)
+    shapes = {"fwd": (problem.x_shape, problem.w_shape), "dx": (problem.y_shape, problem.w_shape)}
+    a, b = (random(*shape, dtype="float32") for shape in shapes.get(op, (problem.x_shape,) * 2))
+    shape = () if op == "fwd" else (problem.result_shape,)
+    out = np.empty(problem.result_shape, "float32")
+    function = {
+        "fwd": cyconv.conv_forward,
+        "dx": cyconv.conv_data_backward,
+        "dw": cyconv.conv_weight_backward,
+    }[op]
+    options = {"padding": 2, "layout": layout.upper(), "strategy": name, "threads": 2}
+
+    def call(**more):
+        return function(a, b, *shape, **options, **more)
+
+    few = 4096  # tuples, views and keys
+    assert out.nbytes > 4 * few
+    assert _allocated(call) >= out.nbytes
+    assert _allocated(lambda: call(out=out)) <= few
+    plan = cyconv.plan(problem, strategy=name, threads=2)
+    assert _allocated(lambda: plan(a, b)) >= out.nbytes
+    assert _allocated(lambda: plan(a, b, out=out)) <= few
+    np.testing.assert_array_equal(out, plan(a, b))
 
 
 @pytest.mark.parametrize("limit", [64 * 1024, 256 * 1024, MIB])

@@ -99,7 +99,7 @@ def settings_of(records: list[dict]) -> dict[Setting, list[dict]]:
 def title(setting: Setting) -> str:
     """Name a setting."""
     requested, dtype, batch, threads = setting
-    return f"strategy {requested}, {dtype}, batch {batch}, {threads} thread(s)"
+    return f"{requested}, {dtype}, N = {batch}, {threads} thread{'s' * (threads > 1)}"
 
 
 def is_dense_3x3(record: dict) -> bool:

@@ -122,7 +122,7 @@ def fma_peak(
     return max(_run(dtype, iterations, threads) for _ in range(repeats))
 
 
-def copy_bandwidth(threads: int = 1, repeats: int = 5) -> float:
+def copy_bandwidth(threads: int = 1, repeats: int = 3) -> float:
     """Measure the best GB/s of copying, a byte read and a byte written counted as two.
 
     Each thread copies a part of its own, into memory that was touched before. What a processor

@@ -33,7 +33,8 @@ def draw(records: list[dict]) -> plt.Figure:
     """Draw one setting's records, a panel an operator."""
     first = records[0]
     peak = max(r["peak_gflops"] for r in records)
-    bandwidth = first["machine"]["copy_gbytes"][f"x{first['threads']}"]
+    # A resumed run has measured the machine more than once.
+    bandwidth = max(r["machine"]["copy_gbytes"][f"x{r['threads']}"] for r in records)
     operators = [op for op in OPERATORS if any(r["operator"] == op for r in records)]
     intensities = [r["flop"] / r["nbytes"] for r in records]
     low, high = min(intensities) / 1.6, max(intensities) * 1.6

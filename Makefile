@@ -16,9 +16,9 @@ $(VENV):
 test:
 	python -m pytest $(ARGS)
 
-# Everything, over an hour, and resumed where it was interrupted; `make bench ARGS=--quick` takes minutes.
+# Everything, about an hour; ARGS=--quick takes minutes, ARGS=--resume continues after an interruption.
 bench:
-	python bench/bench_conv.py --resume --output bench/results/$(RESULT).jsonl $(ARGS)
+	python bench/bench_conv.py --output bench/results/$(RESULT).jsonl $(ARGS)
 	python bench/chart.py bench/results/$(RESULT).jsonl --output bench/results/$(RESULT).png
 	python bench/roofline.py bench/results/$(RESULT).jsonl --output bench/results/$(RESULT)-roofline.png
 

@@ -2,8 +2,8 @@
 
 Each library runs in a worker process of its own, all on the same number of threads, and they take
 turns within every round. Without arguments every row of the shapes file is run in the three
-operators, both layouts, batch 1 and 8, one thread and all, float32, and some rows in float64: an
-hour or more. `--quick` takes about three minutes. See README.md beside this file for how to read
+operators, both layouts, batch 1 and 8, one thread and all, float32, and some rows in float64: about
+an hour. `--quick` takes about three minutes. See README.md beside this file for how to read
 the result.
 """
 

@@ -22,6 +22,8 @@ from machine import describe_machine, headline
 from report import geometric_mean, settings_of, title
 from worker import fastest
 
+# Idle threads of BLAS and OpenMP keep a core busy for a while, at the cost of whoever runs next.
+IDLE_SECONDS = 0.15
 SCALAR = ("reference", "direct")
 LARGE_WORK = 10_000_000  # multiply-adds: some 10 ms of a scalar loop
 WORST = 20
@@ -54,6 +56,9 @@ def measure(cell: Cell, within: float, rounds: int, seconds: float) -> dict:
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
+            if cell.threads > 1:
+                time.sleep(IDLE_SECONDS)
+                call()
             times[name].append(fastest(call, slot)[0])
     chosen = times[explanation.strategy]
     strategies = {

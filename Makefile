@@ -2,6 +2,7 @@
 
 VENV ?= .venv
 ARGS ?=
+RESULT ?= $(if $(findstring --quick,$(ARGS)),quick,latest)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 .PHONY: build test bench lint docs demo clean
@@ -15,9 +16,11 @@ $(VENV):
 test:
 	python -m pytest $(ARGS)
 
+# Everything, about an hour; ARGS=--quick takes minutes, ARGS=--resume continues after an interruption.
 bench:
-	python bench/bench_conv.py --quick --output bench/results/quick.jsonl $(ARGS)
-	python bench/chart.py bench/results/quick.jsonl --output bench/results/quick.png
+	python bench/bench_conv.py --output bench/results/$(RESULT).jsonl $(ARGS)
+	python bench/chart.py bench/results/$(RESULT).jsonl --output bench/results/$(RESULT).png
+	python bench/roofline.py bench/results/$(RESULT).jsonl --output bench/results/$(RESULT)-roofline.png
 
 lint:
 	ruff check .

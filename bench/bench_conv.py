@@ -1,85 +1,55 @@
 """Convolution side by side with PyTorch and ONNX Runtime: times, ratios, shares of the FMA peak.
 
 Each library runs in a worker process of its own, all on the same number of threads, and they take
-turns within every round. Without arguments the whole shapes file is run; `--quick` takes under
-three minutes. See README.md beside this file for how to read the result.
+turns within every round. Without arguments every row of the shapes file is run in the three
+operators, both layouts, batch 1 and 8, one thread and all, float32, and some rows in float64: about
+an hour. `--quick` takes about three minutes. See README.md beside this file for how to read
+the result.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
-import sys
 import time
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 
-from cells import DTYPES, LAYOUTS, OPERATORS, SHAPES, read_shapes, select_cells
-from fma_peak import available_cores, fma_peak, isa
+from cells import Cell, add_cell_arguments, chosen_cells
+from machine import describe_machine, headline
 from measure import Effort, measure_cell
-from report import HEADER, PEERS, row, summary, troubles
+from report import HEADER, PEERS, read_records, row, summary, troubles
 from side import Side, SideError
+
+# Of a cell beyond its rounds: operands, first calls and comparisons.
+PREPARATION_SECONDS = 0.5
 
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_cell_arguments(parser)
     add = parser.add_argument
-    add("--shapes", type=Path, default=SHAPES, help="file of problems")
-    add("--layers", default="", metavar="REGEX", help="only names in which this is found")
-    add("--operators", nargs="+", choices=OPERATORS, default=list(OPERATORS))
-    add("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
-    add("--dtype", nargs="+", choices=DTYPES, default=["f32"])
-    add("--batch", nargs="+", type=int, help="batch sizes (default 1 8; quick: 1)")
-    add("--threads", nargs="+", help="numbers, or all (default 1 all; quick: 1)")
     add("--strategy", nargs="+", default=["auto"], help="strategies of cyconv to run")
     add("--peer", nargs="*", choices=PEERS, default=list(PEERS))
     add("--rounds", type=int, help="turns of every side (default 5; quick: 3)")
     add("--seconds-per-cell", type=float, help="time for all sides (default 2; quick: 0.3)")
-    add("--cell-timeout", type=float, help="bound of a side in seconds (default 120; quick: 5)")
+    add("--cell-timeout", type=float, help="bound of a side in seconds (default 30; quick: 5)")
     add("--keep-heap", action="store_true", help="no page faults for fresh outputs, on any side")
-    add("--quick", action="store_true", help="a first impression of every row")
-    add("--output", type=Path, metavar="FILE.jsonl", help="one record a line")
+    add("--output", type=Path, metavar="FILE.jsonl", help="one record a line, as they come")
+    add("--resume", action="store_true", help="keep the records of --output, run what is missing")
     options = parser.parse_args()
+    if options.resume and not options.output:
+        parser.error("--resume needs --output")
     quick = options.quick
-    options.batch = options.batch or ([1] if quick else [1, 8])
-    words = options.threads or (["1"] if quick else ["1", "all"])
-    counts = [available_cores() if word == "all" else int(word) for word in words]
-    options.threads = list(dict.fromkeys(counts))
     options.effort = Effort(
         rounds=options.rounds or (3 if quick else 5),
         seconds=options.seconds_per_cell or (0.3 if quick else 2.0),
-        timeout=options.cell_timeout or (5.0 if quick else 120.0),
+        timeout=options.cell_timeout or (5.0 if quick else 30.0),
     )
     return options
-
-
-def describe_machine() -> dict:
-    """Say what the times depend on."""
-    model = platform.processor()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [s for s in cpuinfo.read_text().splitlines() if s.startswith("model name")]
-        model = names[0].split(":")[1].strip() if names else model
-    machine = {
-        "cpu": model,
-        "architecture": platform.machine(),
-        "cores": available_cores(),
-        "system": platform.system(),
-        "load": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
-    }
-    try:
-        machine["isa"] = isa()
-        machine["peak_gflops"] = {
-            f"{dtype} x{threads}": fma_peak(dtype, threads)
-            for dtype in ("f32", "f64")
-            for threads in sorted({1, available_cores()})
-        }
-    except Exception as error:  # no compiler: the shares are left out, the ratios are not
-        print(f"FMA peak absent: {error}", file=sys.stderr)
-    return machine
 
 
 def open_sides(options: argparse.Namespace, threads: int) -> tuple[list[Side], list[Side]]:
@@ -95,49 +65,61 @@ def open_sides(options: argparse.Namespace, threads: int) -> tuple[list[Side], l
     return ours, peers
 
 
+def earlier_records(options: argparse.Namespace) -> list[dict]:
+    """Read what an interrupted run has left in the output; nothing unless it is resumed."""
+    if not options.resume or not options.output.exists():
+        return []
+    return read_records(options.output)
+
+
+def missing_cells(options: argparse.Namespace, records: list[dict]) -> list[Cell]:
+    """List the chosen cells that lack a record of some strategy."""
+    done = {
+        (r["name"], r["problem"], r["threads"], r["requested"])
+        for r in records
+        if r["keep_heap"] == options.keep_heap
+    }
+    return [
+        cell
+        for cell in chosen_cells(options)
+        if any(
+            (cell.name, str(cell.problem), cell.threads, strategy) not in done
+            for strategy in options.strategy
+        )
+    ]
+
+
 def main() -> None:
     """Run the cells, print a table, write the records."""
     options = parse_arguments()
-    machine = describe_machine()
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    peaks = ", ".join(f"{key} {value:.0f}" for key, value in machine.get("peak_gflops", {}).items())
-    print(f"{machine['cpu']}, {machine['cores']} core(s); FMA peak in GFLOP/s: {peaks or 'absent'}")
-    load = (machine["load"] or [0.0])[0]
-    if load > 0.5:
-        print(f"load average {load:.1f}: something else computes here; do not trust the times")
+    records = earlier_records(options)
+    cells = missing_cells(options, records)
+    minutes = len(cells) * (options.effort.seconds + PREPARATION_SECONDS) / 60
+    print(f"{len(records)} records kept, " if records else "", end="")
+    print(f"{len(cells)} cells to run: about {minutes:.0f} min", flush=True)
+    common = {
+        "machine": describe_machine(),
+        "keep_heap": options.keep_heap,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+    print(headline(common["machine"]))
     output = None
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        output = options.output.open("w")
-    shapes = read_shapes(options.shapes)
-    records: list[dict] = []
-    for threads in options.threads:
+        output = options.output.open("a" if options.resume else "w")
+    for threads, group in groupby(cells, key=lambda cell: cell.threads):
         ours, peers = open_sides(options, threads)
         versions = {"python": platform.python_version(), "numpy": version("numpy")}
         versions |= {side.library: side.version for side in (*ours, *peers) if side.version}
         print(", ".join(f"{name} {number}" for name, number in versions.items()))
         print(HEADER, flush=True)
-        common = {
-            "machine": machine,
-            "versions": versions,
-            "keep_heap": options.keep_heap,
-            "started": stamp,
-        }
         try:
-            for cell in select_cells(
-                shapes,
-                layers=options.layers,
-                operators=options.operators,
-                layouts=options.layouts,
-                dtypes=options.dtype,
-                batches=options.batch,
-                threads=[threads],
-            ):
+            for cell in group:
                 for record in measure_cell(cell, ours, peers, options.effort):
-                    records.append(record)
+                    records.append(record | common | {"versions": versions})
                     print(row(record), flush=True)
                     if output:
-                        output.write(json.dumps(record | common) + "\n")
+                        output.write(json.dumps(records[-1]) + "\n")
                         output.flush()
         finally:
             for side in (*ours, *peers):

@@ -5,17 +5,33 @@ A cell is one problem (operator, layout, dtype and batch size included) on a num
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from peaks import available_cores
 
 from cyconv import ConvProblem
 
 SHAPES = Path(__file__).with_name("shapes") / "layers.txt"
 OPERATORS = {"fwd": "forward", "dx": "data_backward", "dw": "weight_backward"}
 LAYOUTS = ("nchw", "nhwc")
-DTYPES = ("f32", "f64", "f16", "bf16")
+ITEMSIZE = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2}
+DTYPES = tuple(ITEMSIZE)
+# The rows that are measured in float64 too unless types are asked for: one of each kind.
+DOUBLE = (
+    "resnet50.conv1",
+    "resnet50.2_3x3",
+    "resnet50.4_1x1",
+    "mobilenetv2.dw14",
+    "resnext50.g32",
+    "filter.5x5",
+    "unet3d.1",
+    "wavenet.d64",
+    "tiny.8x8",
+)
 
 
 @dataclass(frozen=True)
@@ -25,6 +41,11 @@ class Cell:
     name: str
     problem: ConvProblem
     threads: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the three arrays: what has to move however the result is computed."""
+        return sum(self.problem.elements.values()) * ITEMSIZE[self.problem.dtype]
 
     def description(self) -> dict:
         """Describe the problem in plain lists and numbers, for a worker without cyconv."""
@@ -89,3 +110,38 @@ def select_cells(
                         for layout in layouts:
                             problem = ConvProblem.parse(f"{operator} {dtype} {layout} {sizes}")
                             yield Cell(name, problem, n_threads)
+
+
+def add_cell_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose cells; `chosen_cells` reads them."""
+    add = parser.add_argument
+    add("--shapes", type=Path, default=SHAPES, help="file of problems")
+    add("--layers", default="", metavar="REGEX", help="only names in which this is found")
+    add("--operators", nargs="+", choices=OPERATORS, default=list(OPERATORS))
+    add("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
+    add(
+        "--dtype", nargs="+", choices=DTYPES, help="(default f32, and f64 of some rows; quick: f32)"
+    )
+    add("--batch", nargs="+", type=int, help="batch sizes (default 1 8; quick: 1)")
+    add("--threads", nargs="+", help="numbers, or all (default 1 all; quick: 1)")
+    add("--quick", action="store_true", help="float32, batch 1, one thread, short rounds")
+
+
+def chosen_cells(options: argparse.Namespace) -> list[Cell]:
+    """List the cells that the options of `add_cell_arguments` ask for."""
+    words = options.threads or (["1"] if options.quick else ["1", "all"])
+    counts = dict.fromkeys(available_cores() if word == "all" else int(word) for word in words)
+    cells = select_cells(
+        read_shapes(options.shapes),
+        layers=options.layers,
+        operators=options.operators,
+        layouts=options.layouts,
+        dtypes=options.dtype or (["f32"] if options.quick else ["f32", "f64"]),
+        batches=options.batch or ([1] if options.quick else [1, 8]),
+        threads=counts,
+    )
+    return [
+        cell
+        for cell in cells
+        if options.dtype or cell.problem.dtype != "f64" or cell.name in DOUBLE
+    ]

@@ -24,9 +24,17 @@ PEERS = {"torch": "PyTorch", "ort": "ONNX Runtime"}
 BAR = 0.4
 
 
+def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose one setting of a file; `choose` reads them."""
+    parser.add_argument("--strategy", help="as requested (default: the file's first)")
+    parser.add_argument("--dtype", help="(default: the file's first)")
+    parser.add_argument("--batch", type=int, help="(default: the file's first)")
+    parser.add_argument("--threads", type=int, help="(default: the file's first)")
+
+
 def choose(records: list[dict], options: argparse.Namespace) -> list[dict]:
-    """Keep the records of one setting: what is asked for, else the first of the file."""
-    chosen = [record for record in records if record["ratio"] is not None]
+    """Keep the records of one setting: what is asked for, else that of the first of them."""
+    chosen = records
     for key, value in (
         ("requested", options.strategy),
         ("dtype", options.dtype),
@@ -143,12 +151,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("records", type=Path, help="JSON lines of bench_conv.py")
     parser.add_argument("--output", type=Path, default=Path("docs/_static/ratios.png"))
-    parser.add_argument("--strategy", help="as requested (default: the file's first)")
-    parser.add_argument("--dtype", help="(default: the file's first)")
-    parser.add_argument("--batch", type=int, help="(default: the file's first)")
-    parser.add_argument("--threads", type=int, help="(default: the file's first)")
+    add_setting_arguments(parser)
     options = parser.parse_args()
-    chosen = choose(read_records(options.records), options)
+    compared = [r for r in read_records(options.records) if r["ratio"] is not None]
+    chosen = choose(compared, options)
     if not chosen:
         parser.exit(1, f"{options.records}: no ratios of that setting\n")
     options.output.parent.mkdir(parents=True, exist_ok=True)

@@ -85,19 +85,29 @@ class Cyconv:
         except PackageNotFoundError:  # run from a source tree
             self.version = getattr(cyconv, "__version__", "source tree")
 
-    def prepare(self, problem: dict, operands: dict) -> tuple[Callable[[], object], dict]:
-        """Make the call, and tell what the plan says of itself."""
-        cyconv, operator = self.cyconv, problem["operator"]
+    @staticmethod
+    def arrays(problem: dict, operands: dict) -> dict[str, np.ndarray]:
+        """Bring the operands into the problem's layout and type."""
         last = problem["layout"] == "nhwc"
         dtype = np.dtype({"f32": "f4", "f64": "f8", "f16": "f2"}.get(problem["dtype"], "f4"))
         if problem["dtype"] == "bf16":
             import ml_dtypes
 
             dtype = np.dtype(ml_dtypes.bfloat16)
-        arrays = {
+        return {
             role: np.ascontiguousarray(np.moveaxis(a, 1, -1) if last else a, dtype=dtype)
             for role, a in operands.items()
         }
+
+    def prepare(self, problem: dict, operands: dict) -> tuple[Callable[[], object], dict]:
+        """Make the call, and tell what the plan says of itself."""
+        call, explanation = self.call_on(problem, self.arrays(problem, operands))
+        told = {key: getattr(explanation, key) for key in ("strategy", "reason")}
+        return call, told | {"workspace_nbytes": explanation.workspace_nbytes}
+
+    def call_on(self, problem: dict, arrays: dict[str, np.ndarray]):
+        """Make the call on arrays that are ready, and the package's explanation of it."""
+        cyconv, operator = self.cyconv, problem["operator"]
         first, second, result = ROLES[operator]
         a, b, result_shape = arrays[first], arrays[second], arrays[result].shape
         options = {
@@ -105,7 +115,7 @@ class Cyconv:
             "padding": self._padding(problem),
             "dilation": plain(problem["dilation"]),
             "groups": problem["groups"],
-            "layout": "channels_last" if last else "channels_first",
+            "layout": "channels_last" if problem["layout"] == "nhwc" else "channels_first",
             "strategy": self.strategy,
             "threads": self.threads,
         }
@@ -114,15 +124,16 @@ class Cyconv:
 
             def call() -> np.ndarray:
                 return function(a, b, **options)
-        else:
-            function = getattr(
-                cyconv, {"dx": "conv_data_backward", "dw": "conv_weight_backward"}[operator]
-            )
 
-            def call() -> np.ndarray:
-                return function(a, b, result_shape, **options)
+            return call, cyconv.explain(a, b, operator="forward", **options)
 
-        return call, self._plan(problem, a, b, result_shape, options)
+        name = {"dx": "data_backward", "dw": "weight_backward"}[operator]
+        function = getattr(cyconv, f"conv_{name}")
+
+        def call() -> np.ndarray:
+            return function(a, b, result_shape, **options)
+
+        return call, cyconv.explain(a, b, result_shape, operator=name, **options)
 
     @staticmethod
     def _padding(problem: dict) -> object:
@@ -130,16 +141,6 @@ class Cyconv:
             return plain(symmetric_padding(problem))
         except UnsupportedError:
             return tuple(tuple(pair) for pair in problem["padding"])
-
-    def _plan(self, problem, a, b, result_shape, options) -> dict:
-        operator = {"fwd": "forward", "dx": "data_backward", "dw": "weight_backward"}
-        shape = () if problem["operator"] == "fwd" else (result_shape,)
-        told = self.cyconv.explain(a, b, *shape, operator=operator[problem["operator"]], **options)
-        return {
-            "strategy": told.strategy,
-            "reason": told.reason,
-            "workspace_nbytes": told.workspace_nbytes,
-        }
 
     def sample(self, problem: dict, result: np.ndarray) -> list[float]:
         """Take values of a result at places that do not depend on the layout."""

@@ -13,7 +13,7 @@ from subprocess import CalledProcessError
 
 import numpy as np
 from cells import Cell
-from fma_peak import fma_peak
+from peaks import fma_peak
 from side import Side, SideError
 
 # Relative to the largest sampled value. It tells wrong answers from right ones, no more.
@@ -131,6 +131,7 @@ def measure_cell(cell: Cell, ours: list[Side], peers: list[Side], effort: Effort
                 "x_shape": list(cell.problem.x_shape),
                 "w_shape": list(cell.problem.w_shape),
                 "flop": cell.problem.flop,
+                "nbytes": cell.nbytes,
                 "requested": side.strategy,
                 "strategy": plan.get("strategy"),
                 "reason": plan.get("reason"),

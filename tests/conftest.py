@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 
 import pytest
 from lab import Lab
@@ -14,12 +15,16 @@ from lab import Lab
 import cyconv
 
 POLICIES = ("auto", "profile", "autotune")
+# Compiled once for all processors: a forced instruction set does not change them.
+SAME_ON_EVERY_ISA = ("direct", "im2col", "pointwise", "reference")
 OWN_VARIABLES = ("CYCONV_", "OMP_", "GOMP_", "OPENBLAS_", "MKL_", "MALLOC_")
 
 
 def named_strategies():
-    """The algorithms that can be asked for by name."""
-    return tuple(name for name in cyconv.strategies() if name not in POLICIES)
+    """The algorithms that can be asked for by name; under CYCONV_ISA, those that depend on it."""
+    forced = "CYCONV_ISA" in os.environ
+    apart = POLICIES + (SAME_ON_EVERY_ISA if forced else ())
+    return tuple(name for name in cyconv.strategies() if name not in apart)
 
 
 def pytest_generate_tests(metafunc):
@@ -138,6 +143,19 @@ def under_environments(python):
         return answers
 
     return run
+
+
+def pytest_sessionstart():
+    """A forced instruction set is the one that runs, or nothing does."""
+    with warnings.catch_warnings(action="ignore", category=cyconv.CyconvWarning):
+        active = cyconv.active_isa()
+    forced = os.environ.get("CYCONV_ISA", active)
+    if forced != active:
+        raise pytest.UsageError(f"CYCONV_ISA={forced}, but {active} is active")
+
+
+def pytest_report_header():
+    return f"cyconv {cyconv.__version__}: {cyconv.active_isa()} of {', '.join(cyconv.isas())}"
 
 
 def pytest_configure(config):

@@ -1,10 +1,12 @@
-"""The benchmark suite runs: its shapes parse, and a cell comes out as a complete record."""
+"""The benchmark suite runs: its shapes parse, cells become complete records, tables add up."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import oracle
 import pytest
 
 from cyconv import ConvProblem
@@ -73,6 +75,13 @@ def test_a_cell_becomes_a_record(tmp_path):
         assert str(ConvProblem.parse(record["problem"])) == record["problem"]
     assert "1x8x16x16" in table
     assert "1x16x16x8" in table
+    whole = output.read_text()
+    output.write_text("".join(whole.splitlines(keepends=True)[:3]))
+    again = run("bench_conv.py", *options.split(), "--peer", "--output", output, "--resume")
+    assert "3 records kept, 1 cells to run" in again
+    key = ("operator", "layout", "problem")
+    resumed = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [[r[k] for k in key] for r in resumed] == [[r[k] for k in key] for r in records]
 
 
 def test_the_answers_agree_with_pytorch(tmp_path):
@@ -88,6 +97,14 @@ def test_the_answers_agree_with_pytorch(tmp_path):
         assert torch["agrees"], record
         assert record["ratio"] == torch["ratio"]
     assert "6 cells in both" in run("compare.py", output, output)
+    table = run("table.py", output)
+    for layout in ("nchw", "nhwc"):
+        cells = [r for r in records if r["layout"] == layout]
+        assert " / ".join(f"{r['ratio']:.2f}" for r in cells) in table
+    pytest.importorskip("matplotlib")
+    if records[0]["peak_gflops"]:
+        assert "6 cells" in run("roofline.py", output, "--output", tmp_path / "roofline.png")
+    assert "6 ratios" in run("chart.py", output, "--output", tmp_path / "ratios.png")
 
 
 def test_a_failing_strategy_does_not_end_the_run(tmp_path):
@@ -100,9 +117,127 @@ def test_a_failing_strategy_does_not_end_the_run(tmp_path):
     assert statuses[1] == "ok"
 
 
+def record(text, ratio, **peers):
+    problem = ConvProblem.parse(text)
+    return {
+        "problem": text,
+        "operator": problem.op,
+        "layout": problem.layout,
+        "dtype": problem.dtype,
+        "batch": problem.batch,
+        "threads": 1,
+        "requested": "auto",
+        "ratio": ratio,
+        "peers": {name: {"ratio": value} for name, value in peers.items()},
+    }
+
+
+def test_the_summary_has_the_means_with_and_without_dense_3x3(bench_path):
+    from report import summary
+
+    dense = "fwd f32 nchw n1 g1 ci8 co8 i9x9 k3x3 s1 p1 d1"
+    records = [
+        record(dense, 4.0, torch=4.0, ort=1.0),
+        record(dense.replace("s1", "s2"), 1.0, torch=1.0),
+        record(dense.replace("g1", "g8"), 0.25, torch=0.125, ort=0.25),
+        record("dx f64 nhwc n1 g1 ci8 co8 i9 k3 s1 p1 d1", 2.0, torch=2.0),
+    ]
+    lines = [line.split() for line in summary(records).splitlines()]
+    for expected in (
+        "fwd nchw 1.000 0.794 0.500 1 of 3 0.500 0.354 0.250 1 of 2",
+        "dx nhwc 2.000 2.000 0 of 1 2.000 2.000 0 of 1",
+    ):
+        assert expected.split() in lines
+
+
+def test_regret_times_what_serves(tmp_path):
+    output = tmp_path / "regret.jsonl"
+    options = "--quick --layers tiny.8ch --layouts nchw --rounds 1 --seconds-per-cell 0.01"
+    table = run("regret.py", *options.split(), "--within", 1000, "--output", output)
+    records = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [r["operator"] for r in records] == ["fwd", "dx", "dw"]
+    for told in records:
+        assert told["strategy"] in told["strategies"]
+        assert {"direct", "im2col", "implicit_gemm"} <= set(told["strategies"])
+        assert "pointwise" not in told["strategies"]
+        assert told["regret"] == max(s["regret"] for s in told["strategies"].values()) >= 1
+    assert "best in" in table
+
+
+def test_candidates_leave_out_the_hopeless(bench_path):
+    from cells import select_cells
+    from libraries import Cyconv, draw_operands
+    from regret import candidates
+
+    sizes = "n1 g1 ci32 co32 i56x56 k3x3 s1 p1 d1"
+    (cell,) = select_cells({"dense": sizes}, operators=["fwd"], layouts=["nchw"])
+    problem = cell.description()
+    arrays = Cyconv.arrays(problem, draw_operands(problem))
+    _, explanation = Cyconv(1, "auto").call_on(problem, arrays)
+    timed = candidates(cell, explanation, within=1e9)
+    assert next(iter(timed)) == explanation.strategy
+    assert not {"direct", "reference", "pointwise"} & set(timed)
+    assert list(candidates(cell, explanation, within=1.0)) == [explanation.strategy]
+
+
+def test_curves_tell_claims_and_what_was_achieved():
+    table = run("curves.py", "subnormals", "--rounds", 1, "--seconds", 0.001)
+    assert "4 claims on 1 thread(s)" in table
+    assert table.count("subnormal / normal: ") == 4
+
+
+def test_every_curve_claims_something_of_its_own_points(bench_path, monkeypatch):
+    import cliffs
+
+    monkeypatch.setattr(cliffs, "ours", lambda text, *_, **__: (ConvProblem.parse(text).macs, None))
+    for name, curves in cliffs.CURVES.items():
+        for curve in curves(1):
+            labels = [one.label for one in curve.points]
+            assert len(set(labels)) == len(labels), curve.title
+            assert curve.claims, name
+            assert {c.subject for c in curve.claims} | {c.reference for c in curve.claims} <= set(
+                labels
+            )
+
+
+def test_an_achieved_ratio_is_per_call_or_per_multiply_add(bench_path):
+    from cliffs import Claim, Curve, Point
+    from curves import achieved
+
+    curve = Curve("", [Point("a", 0, 10, None), Point("b", 1, 40, None)])
+    times = {"a": [2.0, 3.0, 9.0], "b": [1.0, 1.0, 1.0]}
+    assert achieved(Claim("a", "b", 1), curve, times) == 3
+    assert achieved(Claim("a", "b", 1, per_mac=True), curve, times) == 12
+
+
+def test_the_fft_that_long_kernels_are_compared_with_is_right(bench_path):
+    from cliffs import overlap_save
+
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((3, 500)), rng.standard_normal((4, 3, 30))
+    truth = oracle.forward(x[None], w)[0].astype(float)
+    np.testing.assert_allclose(overlap_save(x, w, n=64), truth, atol=1e-10)
+
+
+def test_page_faults_of_fresh_memory_are_counted(bench_path):
+    pytest.importorskip("resource")
+    from bench_overhead import faults
+
+    assert faults(lambda: np.ones(10**8, np.uint8)) >= 10  # of 2 MB, where the system has them
+    kept = np.ones(10**6, np.uint8)
+    assert faults(lambda: kept.fill(1)) < 10
+
+
+def test_bandwidth(bench_path, monkeypatch):
+    import peaks
+
+    monkeypatch.setattr(peaks, "COPIED_NBYTES", 2**20)
+    assert peaks.copy_bandwidth(threads=2, repeats=1) > 0
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_fma_peak(bench_path, dtype):
-    from fma_peak import fma_peak
+    from peaks import fma_peak
 
     try:
         assert fma_peak(dtype, threads=2, seconds=0.001) > 0

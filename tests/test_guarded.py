@@ -18,6 +18,7 @@ import numpy as np
 import oracle
 import pytest
 from cases import CASES, Case
+from conftest import SAME_ON_EVERY_ISA
 
 import cyconv
 from cyconv import binding
@@ -29,7 +30,7 @@ FUNCTIONS = {
 }
 COMPILED = ("direct", "im2col", "pointwise", "implicit_gemm", "depthwise")
 # Those whose inner loops are the microkernels, so that the instruction set matters.
-OF_EVERY_ISA = ("implicit_gemm", "depthwise")
+OF_EVERY_ISA = tuple(name for name in COMPILED if name not in SAME_ON_EVERY_ISA)
 MAY_REFUSE = ("pointwise", "depthwise")
 NOT_COMPILED = ("auto", "profile", "autotune", "reference")
 PARALLEL_MACS = 65536  # smaller problems run on one thread whatever is asked

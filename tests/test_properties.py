@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 import oracle
+from conftest import named_strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,7 +43,7 @@ def problems(draw, groups=None):
 
 seeds = st.integers(0, 2**32 - 1)
 layouts = st.sampled_from(("nchw", "nhwc"))
-strategies = st.sampled_from(("auto", "direct", "im2col", "pointwise", "reference"))
+strategies = st.sampled_from(("auto", *named_strategies()))
 
 
 class Noise:

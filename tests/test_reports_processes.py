@@ -89,7 +89,7 @@ def test_b45_groups_gain_from_threads():
     pytest.fail(f"one thread {best[1]:.4f} s, two {best[2]:.4f} s")
 
 
-def repeats(most, seconds=1.5):
+def repeats(most, seconds=0.75):
     """Up to `most` turns, and at least three, within some seconds."""
     end = time.perf_counter() + seconds
     for turn in range(most):
@@ -98,7 +98,7 @@ def repeats(most, seconds=1.5):
         yield turn
 
 
-@pytest.mark.parametrize("threads", [1, 2, 8], ids=str)
+@pytest.mark.parametrize("threads", [2, 8], ids=str)
 def test_b47_weight_gradient_has_no_race(any_strategy, threads, layout):
     x, dy = random(100, 3, 28, 28, dtype="float32"), random(100, 1, 26, 26, dtype="float32")
     x, dy = (np.ascontiguousarray(oracle.to_layout(a, layout)) for a in (x, dy))
@@ -115,7 +115,7 @@ def test_b47_weight_gradient_has_no_race(any_strategy, threads, layout):
         np.testing.assert_array_equal(cyconv.bias_backward(dy, layout=keywords["layout"]), db)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 8], ids=str)
+@pytest.mark.parametrize("threads", [2, 8], ids=str)
 def test_b47_overlapping_transposed_has_no_race(any_strategy, threads, layout):
     x, w = random(1, 8, 16, 16, dtype="float32"), random(8, 4, 4, 4, dtype="float32")
     x, w = (np.ascontiguousarray(oracle.to_layout(a, layout)) for a in (x, w))

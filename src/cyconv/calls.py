@@ -14,7 +14,7 @@ import numpy as np
 from .binding import Bound, bind
 from .errors import DTypeError, ShapeError
 from .execute import execute
-from .operands import Array, Operands, is_ready
+from .operands import Array, Operands, is_ready, takes_result
 from .request import Raw, Request
 from .settings import get_config
 
@@ -96,24 +96,15 @@ def run(
             call = _calls.get(key)
         except TypeError:  # a list among the parameters
             key = call = None
-        if call is not None and (out is None or _is_simple(out, call, (a, b, bias))):
+        if call is not None and (
+            out is None or takes_result(out, call.shape, call.dtype, (a, b, bias))
+        ):
             return _repeat(call, a, b, bias, out)
     checked = check()
     result = _finish(checked, out)
     if key is not None:
         _remember(key, checked, bias, result)
     return result
-
-
-def _is_simple(out: Any, call: _Call, inputs: tuple[Array | None, ...]) -> bool:
-    """Whether kernels can write into `out` as it is: contiguous, and apart from the inputs."""
-    return (
-        type(out) is np.ndarray
-        and out.shape == call.shape
-        and out.dtype == call.dtype
-        and out.flags.carray
-        and not any(a is not None and np.may_share_memory(out, a) for a in inputs)
-    )
 
 
 def _repeat(call: _Call, a: Array, b: Array, bias: Array | None, out: Array | None) -> Array:

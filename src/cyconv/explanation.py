@@ -13,7 +13,7 @@ from .costs import estimate
 from .errors import DTypeError, ShapeError
 from .execute import execute
 from .kernels._geometry import Geometry
-from .operands import NAMES, Array, Operands, Strides, as_array, element_strides
+from .operands import NAMES, Array, Operands, Strides, as_array, element_strides, takes_result
 from .problem import ConvProblem
 from .request import Request
 from .select import refusal
@@ -80,16 +80,20 @@ class Plan:
             if NAMES.get(array.dtype.name) != problem.dtype:
                 raise DTypeError(f"{name} has dtype {array.dtype}, the plan is for {problem.dtype}")
             given[name] = array
-        dtype = given[_INPUTS[problem.op][0]].dtype.newbyteorder("=")
-        result = np.empty(problem.result_shape, dtype)
-        x, w, y = (given.get(name, result) for name in ("x", "w", "dy"))
-        execute(problem, self._settings, Operands(x, w, y, self._bias(bias)))
-        if out is None:
-            return result
-        if out.shape != result.shape or out.dtype != result.dtype:
+        dtype, shape = given[_INPUTS[problem.op][0]].dtype.newbyteorder("="), problem.result_shape
+        if out is not None and (out.shape != shape or out.dtype != dtype):
             raise ShapeError(
-                f"out is {out.dtype} of shape {out.shape}, should be {dtype} of {result.shape}"
+                f"out is {out.dtype} of shape {out.shape}, should be {dtype} of {shape}"
             )
+        added = self._bias(bias)
+        if out is None or not takes_result(out, shape, dtype, (*given.values(), added)):
+            result = np.empty(shape, dtype)
+        else:
+            result = out
+        x, w, y = (given.get(name, result) for name in ("x", "w", "dy"))
+        execute(problem, self._settings, Operands(x, w, y, added))
+        if out is None or out is result:
+            return result
         out[...] = result
         return out
 

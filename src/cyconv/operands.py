@@ -69,6 +69,19 @@ def is_ready(array: Array, dtype: np.dtype[Any]) -> bool:
     return array.dtype == dtype and array.flags.aligned and array.dtype.isnative
 
 
+def takes_result(
+    out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], inputs: tuple[Array | None, ...]
+) -> bool:
+    """Whether kernels can write into `out` as it is: contiguous, and apart from the inputs."""
+    return (
+        type(out) is np.ndarray
+        and out.shape == shape
+        and out.dtype == dtype
+        and out.flags.carray
+        and not any(a is not None and np.may_share_memory(out, a) for a in inputs)
+    )
+
+
 def element_strides(array: Array, layout: str) -> tuple[int, ...]:
     """Strides in elements, ordered (first axis, channel, spatial axes)."""
     size = array.itemsize

@@ -1,7 +1,9 @@
-"""The arithmetic peak of this machine, in GFLOP/s: a register-only FMA loop on one or more threads.
+"""The two ceilings of this machine, on one or more threads: arithmetic and memory.
 
-``fma_peak.c`` is compiled on demand with ``$CC`` (default ``cc``) into the user's cache and called
-through ctypes, which releases the GIL. Run as a script it prints a small table.
+The arithmetic peak is that of a register-only FMA loop: ``fma_peak.c``, compiled on demand with
+``$CC`` (default ``cc``) into the user's cache and called through ctypes, which releases the GIL.
+The bandwidth is that of copying arrays which no cache holds. Run as a script it prints a small
+table.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+
+import numpy as np
 
 SOURCE = Path(__file__).with_name("fma_peak.c")
 FLAGS = ["-O3", "-std=gnu11", "-shared", "-fPIC"]
 FACTOR, TERM = 0.5, 1.0
+COPIED_NBYTES = 1 << 27  # of all threads together; several times what the largest caches hold
 
 
 def available_cores() -> int:
@@ -56,20 +62,17 @@ def isa() -> str:
     return _library().fma_isa().decode()
 
 
-def _run(dtype: str, iterations: int, threads: int) -> float:
-    """Measure one run: all operations over the time from common start to last end."""
-    function = getattr(_library(), f"fma_run_{dtype}")
-    flop = [0.0] * threads
+def _together(work: Callable[[int], object], threads: int) -> float:
+    """Run `work` on so many threads at once; the seconds from common start to last end."""
     ends = [0.0] * threads
     barrier = threading.Barrier(threads + 1)
 
-    def work(index: int) -> None:
-        sink = ctypes.c_double()
+    def run(index: int) -> None:
         barrier.wait()
-        flop[index] = function(iterations, FACTOR, TERM, ctypes.byref(sink))
+        work(index)
         ends[index] = time.perf_counter()
 
-    pool = [threading.Thread(target=work, args=(index,)) for index in range(threads)]
+    pool = [threading.Thread(target=run, args=(index,)) for index in range(threads)]
     for thread in pool:
         thread.start()
     # Taken before the barrier opens: a thread may start before this one runs again.
@@ -77,7 +80,19 @@ def _run(dtype: str, iterations: int, threads: int) -> float:
     barrier.wait()
     for thread in pool:
         thread.join()
-    return sum(flop) / (max(ends) - start) / 1e9
+    return max(ends) - start
+
+
+def _run(dtype: str, iterations: int, threads: int) -> float:
+    """Measure one run of the FMA loop in GFLOP/s."""
+    function = getattr(_library(), f"fma_run_{dtype}")
+    flop = [0.0] * threads
+
+    def work(index: int) -> None:
+        flop[index] = function(iterations, FACTOR, TERM, ctypes.byref(ctypes.c_double()))
+
+    seconds = _together(work, threads)
+    return sum(flop) / seconds / 1e9
 
 
 def fma_peak(
@@ -107,8 +122,22 @@ def fma_peak(
     return max(_run(dtype, iterations, threads) for _ in range(repeats))
 
 
+def copy_bandwidth(threads: int = 1, repeats: int = 3) -> float:
+    """Measure the best GB/s of copying, a byte read and a byte written counted as two.
+
+    Each thread copies a part of its own, into memory that was touched before. What a processor
+    reads before it writes a line is not counted; copies of this length mostly avoid it.
+    """
+    part = COPIED_NBYTES // threads
+    arrays = [(np.ones(part, np.uint8), np.ones(part, np.uint8)) for _ in range(threads)]
+    seconds = min(
+        _together(lambda index: np.copyto(*arrays[index]), threads) for _ in range(repeats)
+    )
+    return 2 * part * threads / seconds / 1e9
+
+
 def main() -> None:
-    """Print the peak of both types, for one thread and for all cores."""
+    """Print the peak of both types and the bandwidth, for one thread and for all cores."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, available_cores()])
     parser.add_argument("--seconds", type=float, default=0.2, help="length of one run")
@@ -118,6 +147,7 @@ def main() -> None:
         for dtype in ("f32", "f64"):
             peak = fma_peak(dtype, threads, options.seconds)
             print(f"{threads:3d} thread(s) {dtype}: {peak:8.1f} GFLOP/s")
+        print(f"{threads:3d} thread(s) copy: {copy_bandwidth(threads):7.1f} GB/s")
 
 
 if __name__ == "__main__":

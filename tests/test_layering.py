@@ -31,7 +31,16 @@ FLOORS = (
         "split",
     ),
     ("kernels._passes", "kernels._patches", "request"),
-    ("kernels._depthwise", "kernels._direct", "kernels._gemm", "kernels._implicit_gemm"),
+    ("kernels._planes",),
+    (
+        "kernels._channel_lanes",
+        "kernels._columns",
+        "kernels._direct",
+        "kernels._gemm",
+        "kernels._implicit_gemm",
+        "kernels._pixel_lanes",
+        "kernels._slide",
+    ),
     ("kernels",),
     ("algorithms.base", "costs", "isa"),
     ("algorithms._matrix",),
@@ -76,7 +85,12 @@ FLOOR = {module: number for number, floor in enumerate(FLOORS) for module in flo
 
 # The compiled module that each strategy runs on, besides Geometry.
 KERNEL_OF = {
-    "depthwise": {"kernels._depthwise"},
+    "depthwise": {
+        "kernels._channel_lanes",
+        "kernels._columns",
+        "kernels._pixel_lanes",
+        "kernels._slide",
+    },
     "direct": {"kernels._direct"},
     "implicit_gemm": {"kernels._implicit_gemm"},
     "im2col": {"kernels._gemm"},
@@ -98,7 +112,10 @@ LONGER = {
     "problem.py": (400, "one class"),
     "settings.py": (340, "every setting and variable has its owner here"),
     "explanation.py": (360, "plan and explain, mostly docstrings"),
-    "kernels/_depthwise.pyx": (640, "pixel and channel lanes over the same slabs"),
+    "kernels/_channel_lanes.pyx": (450, "three operators over the same slabs"),
+    "kernels/_pixel_lanes.pyx": (420, "three operators over the same planes"),
+    "kernels/_slide.pyx": (410, "three operators over the same strips"),
+    "kernels/_columns.pyx": (420, "three operators over the same planes"),
     "kernels/_implicit_gemm.pyx": (750, "three operators over the same blocks"),
 }
 

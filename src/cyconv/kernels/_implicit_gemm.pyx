@@ -223,22 +223,37 @@ cdef inline int _vectors(const blocks_t *b, ptrdiff_t lanes) noexcept nogil:
     return 2 if lanes > b.vl else 1
 
 
-cdef void _pack_rows(
+cdef void _pack_lanes(
+    const pass_t *p, const blocks_t *b, const floating *w, const ptrdiff_t *offset,
+    ptrdiff_t begin, ptrdiff_t end, ptrdiff_t chunk, ptrdiff_t panels, floating *packed
+) noexcept nogil:
+    """Rows begin .. end-1 of all panels, from weights whose lanes are neighbours: row by row, so
+    that they are read as they lie."""
+    cdef ptrdiff_t k, panel, lanes, nr, j
+    cdef const floating *source
+    cdef floating *target
+    for k in range(begin, end):
+        for panel in range(panels):
+            source = w + offset[k] + (chunk + panel) * b.nr
+            lanes = min(b.nr, p.lanes - (chunk + panel) * b.nr)
+            nr = _vectors(b, lanes) * b.vl
+            target = packed + panel * b.nr * p.depth + k * nr
+            for j in range(lanes):
+                target[j] = source[j]
+            for j in range(lanes, nr):
+                target[j] = 0
+
+
+cdef void _pack_panel(
     const cyconv_ukernels *uk, const floating *w, ptrdiff_t lane_stride, ptrdiff_t lanes,
     const ptrdiff_t *offset, ptrdiff_t depth, ptrdiff_t run, ptrdiff_t nr, floating *panel
 ) noexcept nogil:
     """panel[k*nr + j] = w[j*lane_stride + offset[k]] for k < depth, zero for j >= lanes. Offsets
     follow each other by 1 in runs of `run`."""
     cdef ptrdiff_t k, j
-    cdef const floating *source
     if lanes < nr:
         memset(panel, 0, depth * nr * sizeof(floating))
-    if lane_stride == 1:
-        for k in range(depth):
-            source = w + offset[k]
-            for j in range(lanes):
-                panel[k * nr + j] = source[j]
-    elif run > 1:
+    if run > 1:
         k = 0
         while k < depth:
             transpose(
@@ -246,9 +261,8 @@ cdef void _pack_rows(
             k += run
     else:
         for k in range(depth):
-            source = w + offset[k]
             for j in range(lanes):
-                panel[k * nr + j] = source[j * lane_stride]
+                panel[k * nr + j] = w[offset[k] + j * lane_stride]
 
 
 cdef bint _pack_chunk(
@@ -259,15 +273,19 @@ cdef bint _pack_chunk(
     """Rows begin .. end-1 of all panels; False if only finite weights are wanted and some are
     not."""
     cdef ptrdiff_t panel, lane, nr
-    cdef floating *target
+    if p.weight_lane == 1:
+        _pack_lanes(p, b, w, weight_offset, begin, end, chunk, panels, packed)
     for panel in range(panels):
         lane = (chunk + panel) * b.nr
         nr = _vectors(b, p.lanes - lane) * b.vl
-        target = packed + panel * b.nr * p.depth + begin * nr
-        _pack_rows(
-            uk, w + lane * p.weight_lane, p.weight_lane, min(b.nr, p.lanes - lane),
-            weight_offset + begin, end - begin, run, nr, target)
-        if only_finite and not all_finite(target, (end - begin) * nr):
+        if p.weight_lane != 1:
+            _pack_panel(
+                uk, w + lane * p.weight_lane, p.weight_lane, min(b.nr, p.lanes - lane),
+                weight_offset + begin, end - begin, run, nr,
+                packed + panel * b.nr * p.depth + begin * nr)
+        if only_finite and not all_finite(
+            packed + panel * b.nr * p.depth + begin * nr, (end - begin) * nr
+        ):
             return False
     return True
 

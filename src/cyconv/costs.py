@@ -20,12 +20,20 @@ _GEMM_SHARE = 0.78
 _DEPTHWISE_SHARE = 0.45
 _BLAS_SHARE = 0.8
 # A panel of one vector has too few sums to hide the latency of an addition.
-_ONE_VECTOR_PENALTY = 1.6
-# Seconds for each element that is moved: streamed through a cache, gathered with a stride, copied
-# into columns and read back by BLAS.
+_ONE_VECTOR_PENALTY = 2.5
+# A matrix product of few rows or columns leaves BLAS's own tiles half empty.
+_THIN = 32
+_THIN_PENALTY = 1.6
+# Weight gradients also pack dy, and add up the sums of blocks.
+_GRADIENT_PENALTY = 1.2
+# Seconds for each element that is moved: streamed through a cache, transposed in small blocks,
+# gathered with a stride, copied into columns and read back by BLAS.
 _STREAMED = 0.25e-9
+_TRANSPOSED = 0.5e-9
 _GATHERED = 1.0e-9
 _COLUMN = 0.7e-9
+# Seconds for each weight that is packed ahead of the product, or unpacked after it.
+_PACKED = {"fwd": 0.7e-9, "dx": 1.5e-9, "dw": 1.2e-9}
 # Scalar loops.
 _DIRECT_MACS = 1.0e9
 _REFERENCE_MACS = 0.2e9
@@ -52,7 +60,9 @@ def _implicit_gemm(problem: ConvProblem) -> float:
     elif rest:
         lanes += int(vector * _ONE_VECTOR_PENALTY)
     product = problem.macs * lanes / channels / (_GEMM_SHARE * _peak(problem))
-    moved = _moved(problem) * _STREAMED
+    if problem.op == "dw":
+        product *= _GRADIENT_PENALTY
+    moved = _moved(problem) * _STREAMED + problem.elements["w"] * _PACKED[problem.op]
     if problem.layout == "nhwc" and problem.groups > 1:
         moved = _moved(problem) * _GATHERED
     return product + moved
@@ -60,14 +70,12 @@ def _implicit_gemm(problem: ConvProblem) -> float:
 
 def _depthwise(problem: ConvProblem) -> float:
     inner = problem.c_in // problem.groups, problem.c_out // problem.groups
-    if problem.layout == "nchw" or problem.c_in == 1 or inner == (1, 1):
-        moved = _moved(problem) * _STREAMED
-    else:
-        moved = _moved(problem) * _GATHERED
+    planes = problem.layout == "nchw" or problem.c_in == 1 or inner == (1, 1)
+    moved = _moved(problem) * (_STREAMED if planes else _TRANSPOSED)
+    product = problem.macs / (_DEPTHWISE_SHARE * _peak(problem))
     if problem.op == "dw":
-        # Each output channel of a group reads the slab again, a vector a tap.
-        moved *= 1.5
-    return problem.macs / (_DEPTHWISE_SHARE * _peak(problem)) + moved
+        product *= _GRADIENT_PENALTY
+    return product + moved
 
 
 def _columns(problem: ConvProblem) -> float:
@@ -78,6 +86,8 @@ def _columns(problem: ConvProblem) -> float:
 
 def _pointwise(problem: ConvProblem) -> float:
     product = problem.macs / (_BLAS_SHARE * _peak(problem))
+    if min(problem.c_in, problem.c_out) < _THIN * problem.groups:
+        product *= _THIN_PENALTY
     moved = _moved(problem) * _STREAMED
     if max(problem.stride) == 1:
         return product + moved

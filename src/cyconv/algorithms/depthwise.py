@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
 
 from ..kernels import _channel_lanes, _columns, _pixel_lanes, _slide
 from ..kernels._geometry import Geometry
@@ -12,8 +12,8 @@ from .base import Run, beyond_passes
 _MOST_CHANNELS = 32
 
 
-def _kernel(geometry: Geometry, op: str) -> Any:
-    """Return the first kernel that serves: over channels in place, or through a slab; over pixels."""
+def _kernel(geometry: Geometry, op: str) -> ModuleType:
+    """Return the first kernel that serves; the last one always does."""
     for kernel in (_slide, _channel_lanes, _columns):
         if kernel.serves(geometry, op):
             return kernel

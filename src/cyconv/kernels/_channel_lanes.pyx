@@ -274,8 +274,9 @@ cdef bint _run_pass(
 
 
 cdef void _tap_sums(
-    const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const floating *slab, const ptrdiff_t *offset,
-    const ptrdiff_t *position, ptrdiff_t pixels, const floating *dy, bint first, floating *sums
+    const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const floating *slab,
+    const ptrdiff_t *offset, const ptrdiff_t *position, ptrdiff_t pixels, const floating *dy,
+    bint first, floating *sums
 ) noexcept nogil:
     """Add a block to the lanes' sums of every tap."""
     cdef const floating *rows[CYCONV_MOST_ROWS]

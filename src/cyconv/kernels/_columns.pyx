@@ -1,9 +1,9 @@
 """Convolution with one output channel a group, in vectors over pixels that slide down columns.
 
-A block of the image is copied into planes (`_planes`), strides along rows undone. A strip of outputs
-below each other is summed in registers; each vector of the source that it sees is loaded once for
-a column of the filter (`slide`, whose pixels are rows here and whose rows are the filter's columns,
-over depth and channels).
+A block of the image is copied into planes (`_planes`), strides along rows undone. A strip of
+outputs below each other is summed in registers; each vector of the source that it sees is loaded
+once for a column of the filter (`slide`, whose pixels are rows here and whose rows are the filter's
+columns, over depth and channels).
 
 Weight gradients are summed by `slide_gradient` in the data's type over at most FOLD_PIXELS pixels,
 and those sums in float64; blocks are divided into segments by the problem alone.

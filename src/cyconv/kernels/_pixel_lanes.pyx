@@ -173,7 +173,8 @@ cdef bint _block_task(
     cdef place_t at = place(&b.planes, index)
     if b.taps * b.planes.inputs > 0:
         fill_slab(
-            p, &b.planes, uk, &at, source + first_group * b.planes.inputs * p.source_c, groups * b.planes.inputs, slab)
+            p, &b.planes, uk, &at, source + first_group * b.planes.inputs * p.source_c,
+            groups * b.planes.inputs, slab)
     w += first_group * g.co * g.w_o
     first = 0
     while first < all_.count:
@@ -191,9 +192,12 @@ cdef bint _block_task(
                 if only_finite and not all_finite(weights, b.planes.outputs * depth):
                     return False
                 _sum_pixels(
-                    b, uk, slab + group * b.planes.inputs * b.planes.plane, depth, offset + at_k, weights,
-                    bias + (first_group + group) * b.planes.outputs if bias != NULL else NULL, b.entries,
-                    c + ((phase - first) * b.planes.gang + group) * b.planes.outputs * c_row, c_row)
+                    b, uk, slab + group * b.planes.inputs * b.planes.plane, depth, offset + at_k,
+                    weights,
+                    bias + (first_group + group) * b.planes.outputs if bias != NULL else NULL,
+                    b.entries,
+                    c + ((phase - first) * b.planes.gang + group) * b.planes.outputs * c_row,
+                    c_row)
         store_rows(
             all_, &b.planes, uk, &at, first, groups * b.planes.outputs, c, b.planes.high[2], c_row,
             result + first_group * b.planes.outputs * p.result_c)
@@ -215,8 +219,8 @@ cdef bint _run_passes(
         before = cyconv_flush_begin() if flush else 0
         if not _block_task(
             all_, g, &b, uk, source, w, bias, result, op == 1, offset,
-            scratch + b.private_at + threadid() * b.private_nbytes, task % b.planes.units * b.planes.gang,
-            task // b.planes.units
+            scratch + b.private_at + threadid() * b.private_nbytes,
+            task % b.planes.units * b.planes.gang, task // b.planes.units
         ):
             bad += 1
         if flush:
@@ -341,7 +345,8 @@ cdef bint _run_gradient(
         return False
     for task in range(b.planes.units):
         _store_gradient(
-            p, g, &b, offset + b.taps * b.planes.inputs, task * b.planes.gang, totals + task * count, dw)
+            p, g, &b, offset + b.taps * b.planes.inputs, task * b.planes.gang,
+            totals + task * count, dw)
     return True
 
 

@@ -1,10 +1,10 @@
 """Blocks of an image as planes: a slab with a plane for each channel and its zeros around it.
 
-A stride can be undone in it: columns (and rows, if `split_rows`) of each remainder modulo the stride
-then form planes of their own, so that neighbouring outputs always see neighbouring elements. All
-phases of a strided data gradient see the same slab. A task takes one group, or a gang of them that
-fills a vector with channels where these lie next to each other in memory: they are transposed into
-planes and back.
+A stride can be undone in it: columns (and rows, if `split_rows`) of each remainder modulo the
+stride then form planes of their own, so that neighbouring outputs always see neighbouring elements.
+All phases of a strided data gradient see the same slab. A task takes one group, or a gang of them
+that fills a vector with channels where these lie next to each other in memory: they are transposed
+into planes and back.
 """
 
 from cython cimport floating

@@ -23,7 +23,6 @@ from ._passes cimport (
     aligned, all_finite, axis_t, ceil_div, cyconv_flush_begin, cyconv_flush_end, list_passes,
     pass_t, passes_t,
 )
-from ._patches cimport valid_range
 from ._ukernels cimport (
     CYCONV_MOST_LANES, active, cyconv_slide_height, cyconv_slides, cyconv_ukernels, slide,
     slide_gradient,

@@ -56,8 +56,8 @@ cdef extern from "ukernel/ukernel.h" nogil:
             ptrdiff_t rows, ptrdiff_t cols, const double *src, ptrdiff_t src_row,
             ptrdiff_t src_step, double *dst, ptrdiff_t dst_row, ptrdiff_t dst_step) noexcept nogil
         void (*zip_f64)(
-            ptrdiff_t rows, ptrdiff_t cols, const double *even, const double *odd, ptrdiff_t src_row,
-            double *dst, ptrdiff_t dst_row) noexcept nogil
+            ptrdiff_t rows, ptrdiff_t cols, const double *even, const double *odd,
+            ptrdiff_t src_row, double *dst, ptrdiff_t dst_row) noexcept nogil
         void (*slide_f64)(
             int taps, int step, int pixels, ptrdiff_t depth, const double *x, const ptrdiff_t *row,
             ptrdiff_t pixel, const double *filter, const ptrdiff_t *filter_row, ptrdiff_t lo,

@@ -18,7 +18,7 @@ _CYCLES = 3e9
 # Share of the peak that each algorithm's product reaches when nothing is in its way.
 _GEMM_SHARE = 0.78
 _DEPTHWISE_SHARE = 0.45
-_BLAS_SHARE = 0.8
+_BLAS_SHARE = 0.75
 # A panel of one vector has too few sums to hide the latency of an addition.
 _ONE_VECTOR_PENALTY = 2.5
 # A matrix product of few rows or columns leaves BLAS's own tiles half empty.
@@ -26,6 +26,7 @@ _THIN = 32
 _THIN_PENALTY = 1.6
 # Weight gradients also pack dy, and add up the sums of blocks.
 _GRADIENT_PENALTY = 1.2
+_FEW = 8
 # Seconds for each element that is moved: streamed through a cache, transposed in small blocks,
 # gathered with a stride, copied into columns and read back by BLAS.
 _STREAMED = 0.25e-9
@@ -74,7 +75,8 @@ def _depthwise(problem: ConvProblem) -> float:
     moved = _moved(problem) * (_STREAMED if planes else _TRANSPOSED)
     product = problem.macs / (_DEPTHWISE_SHARE * _peak(problem))
     if problem.op == "dw":
-        product *= _GRADIENT_PENALTY
+        # Every tap of every output channel reads the planes, which leave the first cache level.
+        product *= _GRADIENT_PENALTY if max(inner) <= _FEW else 2 * _GRADIENT_PENALTY
     return product + moved
 
 
@@ -86,9 +88,11 @@ def _columns(problem: ConvProblem) -> float:
 
 def _pointwise(problem: ConvProblem) -> float:
     product = problem.macs / (_BLAS_SHARE * _peak(problem))
-    if min(problem.c_in, problem.c_out) < _THIN * problem.groups:
+    if min(problem.c_in, problem.c_out) < _THIN * problem.groups and (
+        problem.layout == "nchw" or problem.op == "dw"
+    ):
         product *= _THIN_PENALTY
-    moved = _moved(problem) * _STREAMED
+    moved = _moved(problem) * _STREAMED + problem.elements["w"] * _PACKED[problem.op]
     if max(problem.stride) == 1:
         return product + moved
     if problem.layout == "nchw":
@@ -99,7 +103,8 @@ def _pointwise(problem: ConvProblem) -> float:
 
 def _im2col(problem: ConvProblem) -> float:
     product = problem.macs / (_BLAS_SHARE * _peak(problem))
-    return product + _moved(problem) * _STREAMED + _columns(problem)
+    packed = problem.elements["w"] * _PACKED[problem.op]
+    return product + packed + _moved(problem) * _STREAMED + _columns(problem)
 
 
 _ESTIMATES: dict[str, Callable[[ConvProblem], float]] = {

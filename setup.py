@@ -12,7 +12,16 @@ from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("src/cyconv/kernels")
 UKERNELS = KERNELS / "ukernel"
-MODULES = ("_openmp", "_geometry", "_ukernels", "_direct", "_gemm", "_implicit_gemm", "_depthwise")
+MODULES = (
+    "_openmp",
+    "_geometry",
+    "_ukernels",
+    "_direct",
+    "_gemm",
+    "_implicit_gemm",
+    "_depthwise",
+    "_pooling",
+)
 
 # gnu11 rather than c11: the latter turns floating-point contraction off. Kernels look at the bits
 # of floating-point numbers, hence no strict aliasing.

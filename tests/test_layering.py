@@ -32,6 +32,7 @@ FLOORS = (
     ),
     ("kernels._passes", "kernels._patches", "request"),
     ("kernels._depthwise", "kernels._direct", "kernels._gemm", "kernels._implicit_gemm"),
+    ("kernels._pooling",),
     ("kernels",),
     ("algorithms.base", "costs", "isa"),
     ("algorithms._matrix",),
@@ -50,8 +51,17 @@ FLOORS = (
     ("execute",),
     ("calls", "diagnostics", "explanation"),
     ("functional",),
+    ("autograd.tape",),
+    ("autograd.arithmetic",),
+    ("autograd.activations", "autograd.losses", "autograd.normalisation", "autograd.padding"),
+    ("autograd.convolution", "autograd.pooling"),
+    ("autograd.check", "autograd.tensor"),
+    ("autograd",),
     ("",),
-    # Skins and programs on top of the public interface: ``import cyconv`` loads none of them.
+    # Layers, skins and programs on top of it all: ``import cyconv`` loads none of them.
+    ("nn.files", "nn.initialisation", "nn.module"),
+    ("nn.convolution", "nn.layers", "nn.optimisers"),
+    ("nn",),
     (
         "adapters",
         "adapters.onnx._attributes",
@@ -98,6 +108,7 @@ LONGER = {
     "problem.py": (400, "one class"),
     "settings.py": (340, "every setting and variable has its owner here"),
     "explanation.py": (360, "plan and explain, mostly docstrings"),
+    "autograd/tape.py": (600, "variables, nodes and the reverse pass refer to each other"),
     "kernels/_depthwise.pyx": (640, "pixel and channel lanes over the same slabs"),
     "kernels/_implicit_gemm.pyx": (750, "three operators over the same blocks"),
 }

@@ -1,0 +1,172 @@
+"""The row of batch normalisation.
+
+``y = (x - mean) / sqrt(variance + eps) * weight + bias`` for each channel, with the mean and
+variance of the batch [1]_ or with given ones.
+
+.. [1] S. Ioffe, C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing
+   Internal Covariate Shift", 2015.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import ShapeError
+from ..operands import Array
+from .arithmetic import reshape
+from .tape import Operator, Variable, raw
+
+
+class Moments(NamedTuple):
+    """Mean and (biased) variance of each channel."""
+
+    mean: Array
+    variance: Array
+
+
+def _axes(ndim: int, channel: int) -> tuple[int, ...]:
+    return tuple(axis for axis in range(ndim) if axis != channel)
+
+
+def _kept(x: Any, channel: int) -> tuple[int, ...]:
+    """Shape of what belongs to channels, to go with x."""
+    return tuple(n if axis == channel else 1 for axis, n in enumerate(x.shape))
+
+
+def moments(x: Any, channel: int) -> Moments:
+    """Mean and variance over all axes but the channel's, summed in float64.
+
+    Parameters
+    ----------
+    x : numpy.ndarray
+    channel : int
+        The axis of the channels.
+
+    Returns
+    -------
+    Moments
+        Two arrays of shape (C,).
+    """
+    axes = _axes(x.ndim, channel)
+    wide = x.mean(axis=axes, dtype=np.float64)
+    centred = x - wide.reshape(_kept(x, channel)).astype(x.dtype)
+    square = np.square(centred, out=centred).mean(axis=axes, dtype=np.float64)
+    return Moments(wide.astype(x.dtype), square.astype(x.dtype))
+
+
+def _scale_and_shift(
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    *,
+    given: Moments,
+    of_batch: bool,
+    channel: int,
+    eps: float,
+) -> Array:
+    scale = 1 / np.sqrt(given.variance + eps)
+    if weight is not None:
+        scale = scale * weight
+    shift = -given.mean * scale
+    if bias is not None:
+        shift = shift + bias
+    kept = _kept(x, channel)
+    y: Array = x * scale.reshape(kept).astype(x.dtype)
+    y += shift.reshape(kept).astype(x.dtype)
+    return y
+
+
+def _rules(
+    wanted: list[bool],
+    g: Any,
+    y: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    *,
+    given: Moments,
+    of_batch: bool,
+    channel: int,
+    eps: float,
+) -> list[Any]:
+    axes, kept = _axes(x.ndim, channel), _kept(x, channel)
+    n = prod(x.shape) // max(x.shape[channel], 1)
+    mean, variance = (reshape(a, shape=kept) for a in given)
+    if of_batch and isinstance(g, Variable):
+        mean = x.mean(axis=axes, keepdims=True)  # the statistics are to be differentiated too
+        variance = ((x - mean) ** 2).mean(axis=axes, keepdims=True)
+    inverse = (variance + eps) ** -0.5
+    unit = (x - mean) * inverse
+    d_bias = g.sum(axis=axes, keepdims=True)
+    d_weight = (g * unit).sum(axis=axes, keepdims=True)
+    scale = inverse if weight is None else inverse * reshape(weight, shape=kept)
+    if not wanted[0]:
+        dx = None
+    elif of_batch:
+        dx = scale * (g - (d_bias + unit * d_weight) / n)
+    else:
+        dx = scale * g
+    channels = (x.shape[channel],)
+    return [
+        dx,
+        reshape(d_weight, shape=channels) if wanted[1] else None,
+        reshape(d_bias, shape=channels) if wanted[2] else None,
+    ]
+
+
+_row = Operator("batch_norm", _scale_and_shift, _rules)
+
+
+def batch_norm(
+    x: Any,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    given: Moments | None = None,
+    constant: bool = True,
+    channel: int = 1,
+    eps: float = 1e-5,
+) -> Any:
+    """Normalise each channel to mean 0 and variance 1, then scale and shift it.
+
+    Parameters
+    ----------
+    x : Tensor or array, shape (N, C, *spatial)
+    weight, bias : Tensor or array, shape (C,), optional
+    given : Moments, optional
+        Mean and variance to use; by default those of `x`.
+    constant : bool
+        False if `given` are the moments of `x`, which someone has computed already.
+    channel : int
+        The axis of the channels: 1, or -1 in a channels-last layout.
+    eps : float
+        Added to the variance.
+
+    Returns
+    -------
+    Tensor, or numpy.ndarray if all operands are arrays
+
+    Raises
+    ------
+    ShapeError
+        If a shape does not fit, or there are not two numbers a channel to take a variance of.
+    """
+    values = raw(x)
+    channel %= values.ndim
+    channels = (values.shape[channel],)
+    for name, value in (("weight", weight), ("bias", bias)):
+        if value is not None and np.shape(raw(value)) != channels:
+            raise ShapeError(f"{name} has shape {np.shape(raw(value))}, should be {channels}")
+    of_batch = given is None or not constant
+    if of_batch and values.size < 2 * channels[0]:
+        raise ShapeError(
+            f"x has shape {values.shape}: batch statistics need at least 2 numbers a channel"
+        )
+    return _row(
+        x, weight, bias,
+        given=moments(values, channel) if given is None else given,
+        of_batch=of_batch, channel=channel, eps=eps,
+    )  # fmt: skip

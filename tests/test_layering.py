@@ -51,7 +51,9 @@ FLOORS = (
     ("execute",),
     ("calls", "diagnostics", "explanation"),
     ("functional",),
+    ("autograd.recording",),
     ("autograd.tape",),
+    ("autograd.reverse",),
     ("autograd.arithmetic",),
     ("autograd.activations", "autograd.losses", "autograd.normalisation", "autograd.padding"),
     ("autograd.convolution", "autograd.pooling"),
@@ -60,7 +62,7 @@ FLOORS = (
     ("",),
     # Layers, skins and programs on top of it all: ``import cyconv`` loads none of them.
     ("nn.files", "nn.initialisation", "nn.module"),
-    ("nn.convolution", "nn.layers", "nn.optimisers"),
+    ("nn.convolution", "nn.layers", "nn.normalisation", "nn.optimisers", "nn.pooling"),
     ("nn",),
     (
         "adapters",
@@ -108,7 +110,7 @@ LONGER = {
     "problem.py": (400, "one class"),
     "settings.py": (340, "every setting and variable has its owner here"),
     "explanation.py": (360, "plan and explain, mostly docstrings"),
-    "autograd/tape.py": (600, "variables, nodes and the reverse pass refer to each other"),
+    "autograd/tape.py": (400, "variables, operators and nodes refer to each other"),
     "kernels/_depthwise.pyx": (640, "pixel and channel lanes over the same slabs"),
     "kernels/_implicit_gemm.pyx": (750, "three operators over the same blocks"),
 }

@@ -3,7 +3,9 @@
 ``cyconv.Tensor`` records what is computed from it; the public functions of cyconv take tensors and
 return them. The rooms, from the ground up::
 
-    tape            nodes, the reverse pass, no_grad: knows no operator
+    recording       whether anything is recorded: no_grad
+    tape            variables, operators and nodes
+    reverse         the reverse pass; neither knows any operator
     arithmetic  activations  convolution  normalisation  losses  padding  pooling
                     the table: an operator a row, with its rules
     tensor          the arithmetic of a tensor
@@ -20,7 +22,9 @@ from .losses import cross_entropy, log_softmax, mse_loss
 from .normalisation import Moments, batch_norm, moments
 from .padding import pad
 from .pooling import avg_pool, max_pool
-from .tape import Leaf, Node, Operator, grad, no_grad, raw
+from .recording import no_grad
+from .reverse import grad
+from .tape import Leaf, Node, Operator, raw
 from .tensor import Tensor
 
 __all__ = [

@@ -42,11 +42,21 @@ sigmoid = Operator("sigmoid", expit, (lambda g, y, x: g * y * (1 - y),))
 tanh = Operator("tanh", np.tanh, (lambda g, y, x: g * (1 - y * y),))
 erf = Operator("erf", _erf, (lambda g, y, x: g * (2 / np.pi**0.5) * exp(-x * x),))
 
-# Exactly zero where the mask is true, also for values that are not finite.
+
+def _zero_where(x: Array, mask: Array) -> Array:
+    """Give exact zeros where the mask is true, also for what is not finite.
+
+    By bits, as NumPy's masked copies branch at each element and take several times as long.
+    """
+    bits = np.dtype(f"i{x.dtype.itemsize}")
+    kept = np.asarray(mask).view(np.int8).astype(bits)
+    kept -= 1
+    kept &= x.view(bits)
+    return kept.view(x.dtype)
+
+
 zero_where: Operator = Operator(
-    "zero_where",
-    lambda x, mask: np.where(mask, x.dtype.type(0), x),
-    (lambda g, y, x, mask: zero_where(g, mask), None),
+    "zero_where", _zero_where, (lambda g, y, x, mask: zero_where(g, mask), None)
 )
 astype = Operator(
     "astype", lambda x, *, dtype: x.astype(dtype, copy=False), (lambda g, y, x, *, dtype: g,)

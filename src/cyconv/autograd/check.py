@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..operands import Array
-from .tape import Variable, grad
+from .reverse import grad
+from .tape import Variable
 
 
 class GradientError(AssertionError):

@@ -50,6 +50,7 @@ def moments(x: Any, channel: int) -> Moments:
     Moments
         Two arrays of shape (C,).
     """
+    channel %= x.ndim
     axes = _axes(x.ndim, channel)
     wide = x.mean(axis=axes, dtype=np.float64)
     centred = x - wide.reshape(_kept(x, channel)).astype(x.dtype)

@@ -79,6 +79,8 @@ def _windows(
                 f"{(lo, hi)} is smaller than the window's extent {extent}"
             )
         out.append(count)
+    if prod(size) >= 2**31:
+        raise ShapeError(f"x of shape {x.shape} has 2**31 cells a channel or more")
     return _Windows(kernel, params.stride, params.dilation, pairs, size, tuple(out), first)
 
 

@@ -1,4 +1,4 @@
-"""The tape: what was computed, and the reverse pass over it. It knows no operator.
+"""The tape: what was computed. It knows no operator.
 
 An `Operator` is a row of the gradient table: a function of arrays, and one rule for each input
 that turns the gradient of the result into that of the input. Rules are written once, in terms of
@@ -13,54 +13,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ContextDecorator
-from contextvars import ContextVar, Token
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from ..errors import CyconvError, DTypeError, ShapeError
 from ..operands import Array, as_array
+from .recording import recording
 
 Rule = Callable[..., Any]
-
-_recording: ContextVar[bool] = ContextVar("cyconv.recording", default=True)
-
-
-class no_grad(ContextDecorator):  # noqa: N801 - named as PyTorch names it
-    """Context manager and decorator within which operations on tensors are not recorded.
-
-    Examples
-    --------
-    >>> import numpy as np, cyconv
-    >>> x = cyconv.Tensor(np.ones(3), requires_grad=True)
-    >>> with cyconv.no_grad():
-    ...     y = 2 * x
-    >>> y.requires_grad
-    False
-    """
-
-    _value = False
-
-    def __init__(self) -> None:
-        self._tokens: list[Token[bool]] = []
-
-    def __enter__(self) -> Self:
-        self._tokens.append(_recording.set(self._value))
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        _recording.reset(self._tokens.pop())
-
-    def _recreate_cm(self) -> Self:
-        """Let each call of a decorated function have its own, as threads may share the function."""
-        return type(self)()
-
-
-class _record(no_grad):  # noqa: N801
-    """The opposite of `no_grad`: a reverse pass that is itself to be differentiated."""
-
-    _value = True
 
 
 class _Version:
@@ -88,7 +49,7 @@ class Leaf:
 class Variable:
     """An array with its place in a graph; `Tensor` adds the arithmetic."""
 
-    __slots__ = ("__weakref__", "_source", "_version", "data", "grad")
+    __slots__ = ("__weakref__", "_version", "data", "grad", "source")
 
     # What operators return, whatever class their inputs are of; None: the class itself.
     result_class: ClassVar[type[Variable] | None] = None
@@ -99,36 +60,39 @@ class Variable:
         self.data: Array = as_array("array", array)
         self.grad: Variable | None = None
         self._version = _Version()
-        self._source: Node | Leaf | None = None
+        self.source: Node | Leaf | None = None
         self.requires_grad = requires_grad
 
     @classmethod
-    def _view(cls, data: Array, source: Node | Leaf | None, version: _Version) -> Self:
+    def of(
+        cls, data: Array, source: Node | Leaf | None = None, version: _Version | None = None
+    ) -> Self:
         """Make a tensor of what a graph holds."""
         self = cls.__new__(cls.result_class or cls)
-        self.data, self.grad, self._source, self._version = data, None, source, version
+        self.data, self.grad, self.source = data, None, source
+        self._version = version or _Version()
         return self  # type: ignore[return-value]
 
     @property
     def node(self) -> Node | None:
         """The operation that made this tensor, if it was recorded; its text is the graph."""
-        return self._source if isinstance(self._source, Node) else None
+        return self.source if isinstance(self.source, Node) else None
 
     @property
     def requires_grad(self) -> bool:
         """Whether operations on this tensor are recorded; may be set on tensors without a node."""
-        return self._source is not None
+        return self.source is not None
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        if isinstance(self._source, Node):
+        if isinstance(self.source, Node):
             raise ValueError(
                 "requires_grad of a recorded result cannot be set; detach() leaves the graph"
             )
         if value and not _is_float(self.data.dtype):
             raise DTypeError(f"requires_grad needs a float dtype, not {self.data.dtype}")
         if bool(value) != self.requires_grad:
-            self._source = Leaf(self) if value else None
+            self.source = Leaf(self) if value else None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -156,7 +120,7 @@ class Variable:
 
     def detach(self) -> Self:
         """Return a tensor of the same memory that is not part of the graph."""
-        return self._view(self.data, None, self._version)
+        return self.of(self.data, None, self._version)
 
     def assign(self, values: Any) -> None:
         """Overwrite the array in place; not recorded.
@@ -171,36 +135,6 @@ class Variable:
         self.data[...] = values.data if isinstance(values, Variable) else values
         self._version.count += 1
 
-    def backward(self, gradient: Any = None, create_graph: bool = False) -> None:
-        """Add to the ``grad`` of every leaf the gradient of this tensor.
-
-        Parameters
-        ----------
-        gradient : array_like or Tensor, optional
-            Gradient with respect to this tensor, of its shape; by default one, for a single number.
-        create_graph : bool
-            Record the reverse pass, so that gradients can be differentiated again.
-
-        Raises
-        ------
-        ValueError
-            If no gradient is given for more than one number, or nothing requires one.
-        ShapeError
-            If `gradient` is of another shape.
-        """
-        found = _reverse(self, gradient, create_graph, None)
-        with _record() if create_graph else no_grad():
-            for source, value in found.items():
-                owner = source.owner() if isinstance(source, Leaf) else None
-                if owner is None:
-                    continue
-                if owner.grad is not None:
-                    owner.grad = owner.grad + value
-                elif isinstance(value, Variable):
-                    owner.grad = self._view(value.data.copy(), value._source, _Version())
-                else:
-                    owner.grad = self._view(np.array(value), None, _Version())
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle leaves; a graph cannot be."""
         if self.node is not None:
@@ -209,7 +143,7 @@ class Variable:
 
     def __repr__(self) -> str:
         kind = type(self).__name__
-        end = ", requires_grad=True" if isinstance(self._source, Leaf) else ""
+        end = ", requires_grad=True" if isinstance(self.source, Leaf) else ""
         if self.node is not None:
             end = f", node={self.node.operator.name}"
         values = np.array2string(self.data, separator=", ", prefix=f"{kind}(")
@@ -272,15 +206,15 @@ class Operator:
         for value in inputs:
             if isinstance(value, Variable):
                 kind = kind or type(value)
-                requires_grad = requires_grad or value._source is not None
+                requires_grad = requires_grad or value.source is not None
         if kind is None:
             return self.forward(*inputs, **parameters)
         values = tuple([v.data if isinstance(v, Variable) else v for v in inputs])
         data = np.asarray(self.forward(*values, **parameters))
         version = _version_of(data, inputs)
-        if not (requires_grad and _recording.get()):
-            return kind._view(data, None, version)
-        return kind._view(data, Node(self, inputs, values, parameters, data, version), version)
+        if not (requires_grad and recording.get()):
+            return kind.of(data, None, version)
+        return kind.of(data, Node(self, inputs, values, parameters, data, version), version)
 
     def __repr__(self) -> str:
         return f"<Operator {self.name}>"
@@ -317,7 +251,7 @@ class Node:
         self.operator, self.parameters = operator, parameters
         self.inputs, self.result = values, result
         variables = [v if isinstance(v, Variable) else None for v in inputs]
-        self.sources = tuple([None if v is None else v._source for v in variables])
+        self.sources = tuple([None if v is None else v.source for v in variables])
         versions = [version, *(None if v is None else v._version for v in variables)]
         self._versions = versions
         self._counts = [None if v is None else v.count for v in versions]
@@ -341,9 +275,9 @@ class Node:
         result: Any = self.result
         if kind is not None:
             own, *versions = self._versions
-            result = kind._view(result, self, own or _Version())
+            result = kind.of(result, self, own)
             values = [
-                value if source is None else kind._view(value, source, version or _Version())
+                value if source is None else kind.of(value, source, version)
                 for value, source, version in zip(values, self.sources, versions, strict=True)
             ]
         rules = self.operator.rules
@@ -385,7 +319,7 @@ class Node:
         return f"<Node {self._label()}>"
 
     def __str__(self) -> str:
-        order = _order(self)
+        order = order_of(self)
         number = {node: f"%{i}" for i, node in enumerate(order, 1)}
         lines = []
         for node in order:
@@ -400,61 +334,6 @@ class Node:
             name, _, rest = node._label().partition(" ")
             lines.append(f"{number[node]} = {name}({', '.join(inputs)}) {rest}")
         return "\n".join(lines)
-
-
-def grad(
-    result: Variable,
-    inputs: Sequence[Variable],
-    gradient: Any = None,
-    create_graph: bool = False,
-) -> list[Any]:
-    """Return the gradients of a tensor with respect to others, which may lie inside the graph.
-
-    Nothing is stored in ``grad``, and only what leads to `inputs` is computed.
-
-    Parameters
-    ----------
-    result : Tensor
-    inputs : sequence of Tensor
-        Leaves or intermediate results.
-    gradient : array_like or Tensor, optional
-        As in `Tensor.backward`.
-    create_graph : bool
-        As in `Tensor.backward`.
-
-    Returns
-    -------
-    list of (Tensor or None)
-        None where `result` does not depend on the input.
-
-    Raises
-    ------
-    ValueError
-        If an input does not require a gradient, and as in `Tensor.backward`.
-
-    Examples
-    --------
-    >>> import numpy as np, cyconv
-    >>> from cyconv.autograd import grad
-    >>> x = cyconv.Tensor(np.array(3.0), requires_grad=True)
-    >>> (first,) = grad(x**3, [x], create_graph=True)
-    >>> (second,) = grad(first, [x])
-    >>> first.item(), second.item()
-    (27.0, 18.0)
-    """
-    targets = []
-    for i, variable in enumerate(inputs):
-        if not isinstance(variable, Variable) or variable._source is None:
-            raise ValueError(f"inputs[{i}] must be a tensor that requires a gradient")
-        targets.append(variable._source)
-    found = _reverse(result, gradient, create_graph, set(targets))
-    answers: list[Any] = []
-    for source in targets:
-        value = found.get(source)
-        if value is not None and not isinstance(value, Variable):
-            value = result._view(np.array(value), None, _Version())
-        answers.append(value)
-    return answers
 
 
 def raw(value: Any) -> Any:
@@ -481,7 +360,7 @@ def _version_of(data: Array, inputs: Sequence[Any]) -> _Version:
     return _Version()
 
 
-def _order(root: Node) -> list[Node]:
+def order_of(root: Node) -> list[Node]:
     """Return the nodes that lead to the root, each once, inputs before results.
 
     Iterative, as a graph may be deeper than Python's stack.
@@ -500,60 +379,3 @@ def _order(root: Node) -> list[Node]:
             order.append(node)
             stack.pop()
     return order
-
-
-def _seed(variable: Variable, gradient: Any, create_graph: bool) -> Any:
-    """Check the gradient that a reverse pass starts with, or make it."""
-    if gradient is None:
-        if variable.size != 1:
-            raise ValueError(
-                f"gradient is needed for a tensor of shape {variable.shape}; "
-                "it defaults to one for a single number only"
-            )
-        gradient = np.ones(variable.shape, variable.dtype)
-    array = as_array("gradient", raw(gradient))
-    if array.shape != variable.shape:
-        raise ShapeError(f"gradient has shape {array.shape}, should be {variable.shape}")
-    if not create_graph:
-        return array.astype(variable.dtype, copy=False)
-    if isinstance(gradient, Variable):
-        return gradient if array.dtype == variable.dtype else gradient.astype(variable.dtype)  # type: ignore[attr-defined]
-    return variable._view(array.astype(variable.dtype, copy=False), None, _Version())
-
-
-def _reverse(
-    variable: Variable, gradient: Any, create_graph: bool, targets: set[Node | Leaf] | None
-) -> dict[Node | Leaf, Any]:
-    """Return the gradient of every leaf, or of the targets, as arrays or recorded tensors."""
-    root = variable._source
-    if root is None:
-        raise ValueError("the tensor does not require a gradient: nothing leads to it")
-    kind = type(variable) if create_graph else None
-    with _record() if create_graph else no_grad():
-        table: dict[Node | Leaf, Any] = {root: _seed(variable, gradient, create_graph)}
-        order = _order(root) if isinstance(root, Node) else []
-        leading = None if targets is None else _leading(order, targets)
-        for node in reversed(order):
-            value = table.get(node)
-            if targets is None or node not in targets:
-                table.pop(node, None)
-            wanted = [
-                source is not None and (leading is None or source in leading)
-                for source in node.sources
-            ]
-            if value is None or not any(wanted):
-                continue
-            pulled = node.pull(value, wanted, kind)
-            for source, more in zip(node.sources, pulled, strict=True):
-                if source is not None and more is not None:
-                    table[source] = table[source] + more if source in table else more
-    return table
-
-
-def _leading(order: Sequence[Node], targets: set[Node | Leaf]) -> set[Node | Leaf]:
-    """Return the sources by which a gradient reaches a target."""
-    leading = set(targets)
-    for node in order:
-        if any(source in leading for source in node.sources):
-            leading.add(node)
-    return leading

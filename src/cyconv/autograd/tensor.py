@@ -22,6 +22,7 @@ from .arithmetic import (
     total,
     transpose,
 )
+from .reverse import backward
 from .tape import Variable
 
 
@@ -78,6 +79,27 @@ class Tensor(Variable):
                 "use its numpy()"
             )
         return np.array(self.data, dtype=dtype, copy=copy)
+
+    def backward(self, gradient: Any = None, create_graph: bool = False) -> None:
+        """Add to the ``grad`` of every leaf the gradient of this tensor.
+
+        Parameters
+        ----------
+        gradient : array_like or Tensor, optional
+            Gradient with respect to this tensor, of its shape; by default one, for a single number.
+        create_graph : bool
+            Record the reverse pass, so that gradients can be differentiated again.
+
+        Raises
+        ------
+        ValueError
+            If no gradient is given for more than one number, or nothing requires one.
+        ShapeError
+            If `gradient` is of another shape.
+        CyconvError
+            If an array of the graph was changed by `assign` since.
+        """
+        backward(self, gradient, create_graph)
 
     def __add__(self, other: Any) -> Tensor:
         return add(self, other)  # type: ignore[no-any-return]

@@ -5,7 +5,8 @@
     module          Module, Sequential, Parameter, Buffer: state and its names
     initialisation  initial weights
     convolution     Conv1d ... ConvTranspose3d
-    layers          normalisation, pooling, linear maps, activations
+    layers          linear maps, activations, Flatten
+    normalisation  pooling
     optimisers      SGD, Adam
     files           weights in files
 
@@ -24,27 +25,19 @@ from .convolution import (
 )
 from .files import load, save
 from .initialisation import kaiming_uniform
-from .layers import (
-    GELU,
+from .layers import GELU, Flatten, Linear, ReLU, Sigmoid, SiLU, Tanh
+from .module import Buffer, Module, Parameter, Sequential
+from .normalisation import BatchNorm1d, BatchNorm2d, BatchNorm3d
+from .optimisers import SGD, Adam
+from .pooling import (
     AvgPool1d,
     AvgPool2d,
     AvgPool3d,
-    BatchNorm1d,
-    BatchNorm2d,
-    BatchNorm3d,
-    Flatten,
     GlobalAvgPool,
-    Linear,
     MaxPool1d,
     MaxPool2d,
     MaxPool3d,
-    ReLU,
-    Sigmoid,
-    SiLU,
-    Tanh,
 )
-from .module import Buffer, Module, Parameter, Sequential
-from .optimisers import SGD, Adam
 
 __all__ = [
     "GELU",

@@ -8,9 +8,9 @@ channels and b is 1; in a channels-last layout a counts images and b channels. A
 of a cell in its volume, (d * height + h) * width + w, and -1 for a window over nothing but padding,
 whose value is minus infinity.
 
-The first of equal values wins, and NaN wins over everything. Sixteen neighbours (lanes) are compared
-together: windows of a row or, in a channels-last layout, channels of a window. Which value is larger
-is random, so values are selected without a branch.
+The first of equal values wins, and NaN wins over everything. Sixteen neighbours (lanes) are
+compared together: windows of a row or, in a channels-last layout, channels of a window. Which value
+is larger is random, so values are selected without a branch.
 
 Rows of results (forward) and volumes (scatter) are divided among threads, so results do not depend
 on their number. Arrays are contiguous, a volume has fewer than 2**31 cells, and the result of

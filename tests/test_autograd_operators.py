@@ -218,7 +218,7 @@ def _torch_pairs():
             lambda x: f.cross_entropy(x, torch.from_numpy(labels)),
         ),
         "mse": (
-            lambda x: autograd.mse_loss(x, np.ones(X)),
+            lambda x: autograd.mse_loss(x, np.ones(X, x.dtype)),
             lambda x: f.mse_loss(x, torch.ones(X, dtype=torch.float64)),
         ),
         "batch_norm": (

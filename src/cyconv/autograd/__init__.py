@@ -15,9 +15,9 @@ return them. The rooms, from the ground up::
 from __future__ import annotations
 
 from .activations import ACTIVATIONS, gelu, relu, silu
-from .arithmetic import erf, exp, linear, log, sigmoid, tanh
+from .arithmetic import erf, exp, log, sigmoid, tanh
 from .check import GradientError, gradcheck, gradgradcheck
-from .convolution import convolve, convolve_transposed
+from .convolution import convolve, convolve_transposed, linear
 from .losses import cross_entropy, log_softmax, mse_loss
 from .normalisation import Moments, batch_norm, moments
 from .padding import pad

@@ -159,20 +159,3 @@ def _matmul_right(g: Any, y: Any, a: Any, b: Any) -> Any:
 
 
 matmul: Operator = Operator("matmul", np.matmul, (_matmul_left, _matmul_right))
-
-
-def _linear(x: Array, w: Array, bias: Array | None) -> Array:
-    y = np.matmul(x, w.T)
-    return y if bias is None else np.add(y, bias, out=y if y.dtype == bias.dtype else None)
-
-
-def _linear_weight(g: Any, y: Any, x: Any, w: Any, bias: Any) -> Any:
-    rows_g, rows_x = (reshape(a, shape=(-1, a.shape[-1])) for a in (g, x))
-    return matmul(_swapped(rows_g), rows_x)
-
-
-linear = Operator(
-    "linear",
-    _linear,
-    (lambda g, y, x, w, bias: matmul(g, w), _linear_weight, lambda g, y, x, w, bias: g),
-)

@@ -12,9 +12,13 @@ A transposed convolution is the second row.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
+import numpy as np
+
 from .. import functional, request
+from ..errors import ShapeError
 from ..explanation import explain
 from ..operands import Array
 from ..problem import ConvProblem
@@ -181,6 +185,44 @@ def _extended(x: Any, problem: ConvProblem, spatial: tuple[int, ...], batched: b
     if not batched:
         shape = shape[1:]
     return put(x, index=tuple(slice(n) for n in x.shape), shape=shape)
+
+
+def linear(x: Any, w: Any, bias: Any = None) -> Any:
+    """Map the last axis linearly, ``x @ w.T + bias``: a convolution of images of one pixel.
+
+    Parameters
+    ----------
+    x : Tensor or array, shape (..., in)
+    w : Tensor or array, shape (out, in)
+    bias : Tensor or array, shape (out,), optional
+
+    Returns
+    -------
+    Tensor, or numpy.ndarray if all operands are arrays
+
+    Raises
+    ------
+    ShapeError
+        If the shapes do not fit together.
+
+    Notes
+    -----
+    As a convolution it runs on cyconv's threads. Those of NumPy's BLAS would stay busy for some
+    milliseconds after a product of matrices and slow the next convolutions down.
+    """
+    shape, weight_shape = np.shape(raw(x)), np.shape(raw(w))
+    if len(weight_shape) != 2:
+        raise ShapeError(f"w must have 2 axes, not {len(weight_shape)}: {weight_shape}")
+    if shape[-1:] != weight_shape[1:]:
+        raise ShapeError(f"x has shape {shape}, its last axis should be {weight_shape[1]}")
+    out, inner = weight_shape
+    y = functional.conv_forward(
+        reshape(x, shape=(prod(shape[:-1]), 1, inner)),
+        reshape(w, shape=(out, 1, inner)),
+        bias,
+        layout="NWC",
+    )
+    return reshape(y, shape=(*shape[:-1], out))
 
 
 def convolve(

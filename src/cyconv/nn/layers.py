@@ -9,7 +9,6 @@ import numpy as np
 
 from .. import arguments
 from ..autograd import ACTIVATIONS, linear, raw
-from ..errors import ShapeError
 from .initialisation import Rng, kaiming_uniform, uniform_bias
 from .module import Module, Parameter
 
@@ -51,10 +50,6 @@ class Linear(Module):
 
     def forward(self, x: Any) -> Any:
         """Map a tensor or array of shape (..., in_features)."""
-        if raw(x).shape[-1:] != self.weight.shape[1:]:
-            raise ShapeError(
-                f"x has shape {raw(x).shape}, its last axis should be {self.weight.shape[1]}"
-            )
         return linear(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:

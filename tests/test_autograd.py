@@ -52,6 +52,10 @@ def test_a_node_exists_iff_an_input_requires_grad():
     assert cyconv.conv1d(x, w).node.operator.name == "conv_forward"
     assert cyconv.conv1d(x.numpy(), w).requires_grad
     assert isinstance(cyconv.conv1d(x.numpy(), w.numpy()), np.ndarray)
+    bias = leaf(1)
+    y = cyconv.conv1d(x.numpy(), w.numpy(), bias)
+    y.backward(np.ones(y.shape))
+    np.testing.assert_array_equal(bias.grad.numpy(), [2])
 
 
 def test_no_grad_records_nothing_and_ends():
@@ -89,6 +93,14 @@ def test_requires_grad_can_be_set_on_tensors_without_a_node():
     np.testing.assert_array_equal(x.grad.numpy(), [3, 3])
     x.requires_grad = False
     assert not (x * 3).requires_grad
+
+
+def test_a_number_has_a_truth_value_and_rows_are_walked():
+    assert (leaf(1) * 0 + 1).sum()
+    assert not Tensor(np.zeros(()))
+    rows = list(leaf(3, 2))
+    assert [row.shape for row in rows] == [(2,)] * 3
+    assert rows[0].requires_grad
 
 
 def test_the_graph_as_text():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from itertools import product
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -284,6 +288,55 @@ def test_max_pool_as_pytorch(rank, layout):
         y.backward(place(g))
         np.testing.assert_array_equal(y.numpy(), place(truth.detach().numpy()))
         np.testing.assert_array_equal(own.grad.numpy(), place(t.grad.numpy()))
+
+
+def guarded_pooling():
+    """Run in the child: both kernels on arrays that end or begin where memory does."""
+    import guarded
+
+    from cyconv.kernels import _pooling
+
+    rng = np.random.default_rng(0)
+    count = 0
+    for side, (depth, height, width), lanes in product(
+        guarded.SIDES, ((1, 1, 37), (1, 9, 5), (3, 4, 19)), (1, 2, 15, 16, 33)
+    ):
+        for kernel, stride, dilation, pad in (
+            ((1, 1, 2), (1, 1, 2), (1, 1, 1), (0, 0, 0)),
+            ((1, 1, 3), (1, 1, 1), (1, 1, 2), (0, 0, 2)),
+            ((1, 3, 3), (1, 2, 1), (1, 1, 1), (0, 1, 1)),
+            ((2, 2, 2), (1, 1, 3), (1, 2, 1), (1, 1, 1)),
+        ):
+            size = (depth, height, width)
+            room = [
+                n + 2 * p - d * (k - 1) - 1
+                for n, k, d, p in zip(size, kernel, dilation, pad, strict=True)
+            ]
+            if min(room) < 0:
+                continue
+            out = tuple(r // s + 1 for r, s in zip(room, stride, strict=True))
+            x = guarded.copy(rng.standard_normal((2, *size, lanes)), side)
+            y = guarded.empty((2, *out, lanes), x.dtype, side)
+            place = guarded.empty(y.shape, np.intp, side)
+            _pooling.forward(x, kernel, stride, dilation, pad, -np.inf, y, place, 2)
+            flat = x.reshape(2, -1, lanes)
+            picked = np.take_along_axis(flat, place.reshape(2, -1, lanes).clip(0), 1)
+            seen = place.reshape(2, -1, lanes) >= 0
+            assert (picked[seen] == y.reshape(2, -1, lanes)[seen]).all()
+            dx = guarded.empty(flat.shape, x.dtype, side)
+            dx[...] = 0
+            ones = guarded.copy(np.ones((2, int(np.prod(out)), lanes)), side)
+            where = guarded.copy(place.reshape(ones.shape), side)
+            _pooling.scatter(ones, where, dx, 2)
+            assert dx.sum() == seen.sum()
+            count += 1
+    assert count > 60
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="mprotect is POSIX")
+def test_pooling_stays_within_its_arrays(python):
+    code = "import test_autograd_operators; test_autograd_operators.guarded_pooling()"
+    python(code, env={"PYTHONPATH": Path(__file__).parent}, arguments=("-X", "faulthandler"))
 
 
 def test_max_pool_of_half_types_and_views():

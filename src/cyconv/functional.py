@@ -104,7 +104,8 @@ def conv_forward(
     Notes
     -----
     ``2 N C_out out C_in / groups k`` floating-point operations. Scratch memory is bounded by
-    ``config(workspace_limit=...)``. The GIL is released.
+    ``config(workspace_limit=...)``. The GIL is released. With a `Tensor` among the operands this
+    and the other functions return a tensor that remembers the call; see :doc:`/autograd`.
 
     References
     ----------

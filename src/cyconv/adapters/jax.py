@@ -33,9 +33,8 @@ def _on_host(function: Callable[..., Any], shape: Any, a: Any, b: Any) -> Any:
     def call(*arrays: Any) -> Any:
         return np.asarray(function(*map(np.asarray, arrays)))
 
-    return jax.pure_callback(
-        call, jax.ShapeDtypeStruct(shape, a.dtype), a, b, vmap_method="sequential"
-    )
+    described: Any = jax.ShapeDtypeStruct  # untyped
+    return jax.pure_callback(call, described(shape, a.dtype), a, b, vmap_method="sequential")
 
 
 # --- the three operators, and their gradients among themselves ------------------------------------

@@ -146,6 +146,9 @@ class Tensor(Variable):
     def __len__(self) -> int:
         return len(self.data)
 
+    def __bool__(self) -> bool:
+        return bool(self.data)
+
     def __float__(self) -> float:
         return float(self.item())
 

@@ -290,6 +290,29 @@ def test_max_pool_as_pytorch(rank, layout):
         np.testing.assert_array_equal(own.grad.numpy(), place(t.grad.numpy()))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_sums_do_not_stick(dtype):
+    """Narrow sums stop where one more is lost: 2048 in float16, 256 in bfloat16."""
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes").bfloat16
+    ones = Tensor(np.ones((64, 64), dtype), requires_grad=True)
+    assert float(ones.sum()) == 4096
+    assert float(ones.mean()) == 1
+    scale = Tensor(np.ones((), dtype), requires_grad=True)
+    (scale * ones.detach()).sum().backward()
+    assert float(scale.grad) == 4096
+    assert scale.grad.dtype == dtype
+    images = np.ones((4, 2, 32, 32), dtype)
+    images[::2] = 3
+    mean, variance = autograd.moments(images, 1)
+    np.testing.assert_array_equal(mean.astype(float), [2, 2])
+    np.testing.assert_array_equal(variance.astype(float), [1, 1])
+    assert Tensor(np.full(9, 30000, np.int16)).sum().item() == 270000
+    assert Tensor(np.array([1, 2], np.int16)).mean().item() == 1.5
+    flat = autograd.log_softmax(np.zeros((1, 4096), dtype), axis=1).astype(float)
+    np.testing.assert_allclose(flat, -np.log(4096), rtol=4e-3)
+
+
 def guarded_pooling():
     """Run in the child: both kernels on arrays that end or begin where memory does."""
     import guarded

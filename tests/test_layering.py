@@ -51,7 +51,7 @@ FLOORS = (
     ("execute",),
     ("calls", "diagnostics", "explanation"),
     ("functional",),
-    ("autograd.recording",),
+    ("autograd.recording", "autograd.sums"),
     ("autograd.tape",),
     ("autograd.reverse",),
     ("autograd.arithmetic",),

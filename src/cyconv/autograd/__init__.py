@@ -4,6 +4,7 @@
 return them. The rooms, from the ground up::
 
     recording       whether anything is recorded: no_grad
+    sums            sums that half types survive
     tape            variables, operators and nodes
     reverse         the reverse pass; neither knows any operator
     arithmetic  activations  convolution  normalisation  losses  padding  pooling

@@ -14,6 +14,7 @@ from scipy.special import erf as _erf
 from scipy.special import expit
 
 from ..operands import Array
+from .sums import averaged, summed
 from .tape import Operator, raw
 
 add = Operator("add", np.add, (lambda g, y, a, b: g, lambda g, y, a, b: g))
@@ -117,12 +118,12 @@ def _count(x: Any, axis: Any) -> int:
 
 total = Operator(
     "sum",
-    lambda x, *, axis, keepdims: x.sum(axis=axis, keepdims=keepdims),
+    lambda x, *, axis, keepdims: summed(x, axis, keepdims),
     (lambda g, y, x, *, axis, keepdims: _spread(g, x, axis),),
 )
 mean = Operator(
     "mean",
-    lambda x, *, axis, keepdims: x.mean(axis=axis, keepdims=keepdims),
+    lambda x, *, axis, keepdims: averaged(x, axis, keepdims),
     (lambda g, y, x, *, axis, keepdims: _spread(g / _count(x, axis), x, axis),),
 )
 

@@ -9,6 +9,7 @@ import numpy as np
 from ..errors import ShapeError
 from ..operands import Array, as_array
 from .arithmetic import exp, reshape
+from .sums import summed
 from .tape import Operator, raw
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -16,13 +17,13 @@ REDUCTIONS = ("mean", "sum", "none")
 
 def _softmax(x: Array, *, axis: int) -> Array:
     y: Array = np.exp(x - x.max(axis=axis, keepdims=True))
-    y /= y.sum(axis=axis, keepdims=True)
+    y /= summed(y, axis, keepdims=True)
     return y
 
 
 def _log_softmax(x: Array, *, axis: int) -> Array:
     y: Array = x - x.max(axis=axis, keepdims=True)
-    y -= np.log(np.exp(y).sum(axis=axis, keepdims=True))
+    y -= np.log(summed(np.exp(y), axis, keepdims=True))
     return y
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from ..errors import ShapeError
 from ..operands import Array
 from .arithmetic import reshape
+from .sums import is_half
 from .tape import Operator, raw
 
 
@@ -59,13 +60,14 @@ def moments(x: Any, channel: int) -> Moments:
 
 
 def _channel_sums(x: Array, channel: int) -> Array:
-    """Sum over all axes but the channel's, first over one axis in x's type, then in float64."""
+    """Sum over all axes but the channel's, at last in float64."""
     channels = x.shape[channel]
+    wide = np.float32 if is_half(x.dtype) else x.dtype
     if channel == x.ndim - 1:
         # Rows as long as an image are summed several times as fast as rows of channels.
-        pixels = x.reshape(len(x), prod(x.shape[1:])).sum(axis=0)
+        pixels = x.reshape(len(x), prod(x.shape[1:])).sum(axis=0, dtype=wide)
         return pixels.reshape(prod(x.shape[1:-1]), channels).sum(axis=0, dtype=np.float64)  # type: ignore[no-any-return]
-    images = x.reshape(len(x), channels, prod(x.shape[2:])).sum(axis=2)
+    images = x.reshape(len(x), channels, prod(x.shape[2:])).sum(axis=2, dtype=wide)
     return images.sum(axis=0, dtype=np.float64)  # type: ignore[no-any-return]
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from ..errors import CyconvError, DTypeError, ShapeError
 from ..operands import Array, as_array
 from .recording import recording
+from .sums import summed
 
 Rule = Callable[..., Any]
 
@@ -305,7 +306,12 @@ class Node:
                     f"shape {gradient.shape} for an input of shape {shape}"
                 )
             axes = [more + axis for axis, n in enumerate(shape) if n == 1 != kept[axis]]
-            gradient = gradient.sum(axis=(*range(more), *axes)).reshape(shape)
+            over = (*range(more), *axes)
+            if isinstance(gradient, Variable):
+                gradient = gradient.sum(axis=over)  # type: ignore[attr-defined]
+            else:
+                gradient = summed(gradient, over)
+            gradient = gradient.reshape(shape)
         return gradient if gradient.dtype == dtype else gradient.astype(dtype)
 
     def _label(self) -> str:

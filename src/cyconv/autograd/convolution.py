@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import functional, request
+from .. import arguments, functional, request
 from ..errors import ShapeError
 from ..explanation import explain
 from ..operands import Array
@@ -29,14 +29,14 @@ from .tape import Operator, raw
 _PARAMETERS = ("stride", "padding", "dilation", "groups", "layout", "strategy", "threads")
 
 
-def _is_first(layout: str) -> bool:
-    """Whether a layout that was accepted already has its channels first."""
-    return layout.lower() in ("channels_first", "ncw", "nchw", "ncdhw")
+def _is_first(layout: str, ndim: int) -> bool:
+    """Whether a layout has its channels first."""
+    return arguments.layout_of(layout, ndim) == "nchw"
 
 
 def _spatial(shape: tuple[int, ...], ndim: int, layout: str) -> tuple[int, ...]:
     """Spatial sizes of a shape with or without a batch axis."""
-    end = len(shape) - (not _is_first(layout))
+    end = len(shape) - (not _is_first(layout, ndim))
     return shape[end - ndim : end]
 
 
@@ -53,7 +53,7 @@ def _bias_gradient(dy: Array, *, layout: str, ndim: int) -> Array:
 
 
 def _bias_rule(g: Any, y: Any, dy: Any, *, layout: str, ndim: int) -> Any:
-    kept = (g.shape[0], *[1] * ndim) if _is_first(layout) else g.shape
+    kept = (g.shape[0], *[1] * ndim) if _is_first(layout, ndim) else g.shape
     return broadcast_to(reshape(g, shape=kept), shape=dy.shape)
 
 

@@ -37,6 +37,17 @@ def _kept(x: Any, channel: int) -> tuple[int, ...]:
     return tuple(n if axis == channel else 1 for axis, n in enumerate(x.shape))
 
 
+def _spread(values: Array, x: Array, channel: int) -> Array:
+    """Bring what belongs to channels into a shape and dtype that go with x.
+
+    With the channels last it is repeated over an image: NumPy is slow along short rows.
+    """
+    kept = values.reshape(_kept(x, channel)).astype(x.dtype)
+    if channel == x.ndim - 1 and len(x) > 1:
+        return np.ascontiguousarray(np.broadcast_to(kept[0], x.shape[1:]))
+    return kept
+
+
 def moments(x: Any, channel: int) -> Moments:
     """Mean and variance over all axes but the channel's.
 
@@ -54,7 +65,7 @@ def moments(x: Any, channel: int) -> Moments:
     channel %= x.ndim
     n = x.size // max(x.shape[channel], 1)
     mean = (_channel_sums(x, channel) / n).astype(x.dtype)
-    centred = x - mean.reshape(_kept(x, channel))
+    centred = x - _spread(mean, x, channel)
     square = _channel_sums(np.square(centred, out=centred), channel) / n
     return Moments(mean, square.astype(x.dtype))
 
@@ -87,9 +98,8 @@ def _scale_and_shift(
     shift = -given.mean * scale
     if bias is not None:
         shift = shift + bias
-    kept = _kept(x, channel)
-    y: Array = x * scale.reshape(kept).astype(x.dtype)
-    y += shift.reshape(kept).astype(x.dtype)
+    y: Array = x * _spread(scale, x, channel)
+    y += _spread(shift, x, channel)
     return y
 
 
@@ -138,25 +148,20 @@ def _array_gradients(
 
     `count` is how many numbers of x each of the moments was taken from; None for constants.
     """
-    kept = _kept(x, channel)
-
-    def spread(values: Array) -> Array:
-        return values.reshape(kept).astype(x.dtype)
-
     inverse = 1 / np.sqrt(given.variance.astype(np.float64) + eps)
     scale = inverse if weight is None else inverse * weight
     dx = d_weight = None
     d_bias = _channel_sums(g, channel)
     if wanted[1] or (wanted[0] and count is not None):
-        dx = x - spread(given.mean)
+        dx = x - _spread(given.mean, x, channel)
         product = g * dx
         d_weight = _channel_sums(product, channel) * inverse
         if wanted[0] and count is not None:
-            dx *= spread(-scale * inverse * d_weight / count)
-            dx += np.multiply(g, spread(scale), out=product)
-            dx -= spread(scale * d_bias / count)
+            dx *= _spread(-scale * inverse * d_weight / count, x, channel)
+            dx += np.multiply(g, _spread(scale, x, channel), out=product)
+            dx -= _spread(scale * d_bias / count, x, channel)
     if wanted[0] and count is None:
-        dx = g * spread(scale)
+        dx = g * _spread(scale, x, channel)
     return [dx, d_weight, d_bias]
 
 

@@ -23,6 +23,7 @@ MODULES = (
     "_channel_lanes",
     "_columns",
     "_pixel_lanes",
+    "_pooling",
 )
 
 # gnu11 rather than c11: the latter turns floating-point contraction off. Kernels look at the bits

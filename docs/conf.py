@@ -30,7 +30,7 @@ numpydoc_show_class_members = False
 # Summary, form and parameters, which every public docstring must have.
 numpydoc_validation_checks = {"GL05", "GL06", "GL07", "GL08", "GL10", "SS01", "SS04", "PR01"}
 # Classes that users read but do not make: they document attributes instead of parameters.
-numpydoc_validation_exclude = {r"\.(Candidate|Config|Explanation|Plan)$"}
+numpydoc_validation_exclude = {r"\.(Candidate|Config|Explanation|Moments|Node|Plan)$"}
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"cyconv {version}"

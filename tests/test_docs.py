@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -26,25 +27,44 @@ PACKAGE = ROOT / "src" / "cyconv"
 # Every module with an example in a docstring.
 MODULES = (
     "cyconv",
+    "cyconv.adapters.hips",
+    "cyconv.adapters.jax",
     "cyconv.adapters.onnx._conv",
     "cyconv.adapters.onnx._graph",
+    "cyconv.adapters.torch",
+    "cyconv.autograd.check",
+    "cyconv.autograd.recording",
+    "cyconv.autograd.reverse",
+    "cyconv.autograd.tape",
+    "cyconv.autograd.tensor",
     "cyconv.explanation",
     "cyconv.functional",
+    "cyconv.nn.module",
     "cyconv.problem",
     "cyconv.settings",
 )
 # Every page with a block to run.
 PAGES = (
     "README.md",
+    "docs/adapters.md",
+    "docs/autograd.md",
     "docs/concepts.md",
     "docs/errors.md",
     "docs/index.md",
     "docs/onnx.md",
     "docs/quickstart.md",
     "docs/strategies.md",
+    "docs/training.md",
     "docs/tuning.md",
 )
-NEEDS = {"docs/onnx.md": "onnx"}
+# What pages and modules need beyond NumPy and SciPy.
+NEEDS = {
+    "docs/onnx.md": ("onnx",),
+    "docs/adapters.md": ("torch", "jax", "autograd"),
+    "cyconv.adapters.hips": ("autograd",),
+    "cyconv.adapters.jax": ("jax",),
+    "cyconv.adapters.torch": ("torch",),
+}
 EXAMPLES = ("filter_image.py", "fit_filter.py")
 
 _BLOCK = re.compile(r"^```(python|pycon)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -72,6 +92,8 @@ def _run(examples, name):
 def _docstrings():
     finder = doctest.DocTestFinder(exclude_empty=True)
     for module_name in MODULES:
+        if not all(map(find_spec, NEEDS.get(module_name, ()))):
+            continue
         module = importlib.import_module(module_name)
         for test in finder.find(module, module_name, globs={}):
             if test.examples:
@@ -104,8 +126,8 @@ def _blocks(page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks_of_a_page(page, capsys):
-    if page in NEEDS:
-        pytest.importorskip(NEEDS[page])
+    for package in NEEDS.get(page, ()):
+        pytest.importorskip(package)
     names = {}
     parser = doctest.DocTestParser()
     ran = 0
@@ -164,6 +186,21 @@ def test_the_reference_lists_what_is_public():
     listed = re.findall(r"^   ([A-Za-z]\w*)$", text, re.MULTILINE)
     assert len(listed) == len(set(listed))
     assert set(listed) == set(cyconv.__all__) - {"__version__"}
+
+
+@pytest.mark.parametrize(
+    ("room", "page"), [("autograd", "docs/autograd.md"), ("nn", "docs/training.md")]
+)
+def test_every_name_of_a_room_is_told(room, page):
+    module = importlib.import_module(f"cyconv.{room}")
+    assert len(set(module.__all__)) == len(module.__all__)
+    reference = (ROOT / "docs/api/index.md").read_text(encoding="utf-8")
+    listed = set(re.findall(rf"^   {room}\.(\w+)$", reference, re.MULTILINE))
+    told = set(re.findall(r"\w+", (ROOT / page).read_text(encoding="utf-8")))
+    assert listed <= set(module.__all__)
+    assert set(module.__all__) <= listed | told
+    for name in module.__all__:
+        assert hasattr(module, name), name
 
 
 def _variables():

@@ -7,6 +7,8 @@
 
 import logging
 import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from . import binding, calls, tune, workspace
 from .diagnostics import show_config
@@ -31,6 +33,9 @@ from .problem import ConvProblem
 from .settings import STRATEGIES, Config, config, get_config
 from .tune import tuned
 
+if TYPE_CHECKING:
+    from .autograd import Tensor, no_grad
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -43,6 +48,7 @@ __all__ = [
     "Explanation",
     "Plan",
     "ShapeError",
+    "Tensor",
     "UnsupportedError",
     "__version__",
     "active_isa",
@@ -62,6 +68,7 @@ __all__ = [
     "explain",
     "get_config",
     "isas",
+    "no_grad",
     "plan",
     "show_config",
     "strategies",
@@ -73,6 +80,19 @@ logging.getLogger("cyconv").addHandler(logging.NullHandler())
 # A child of fork() has none of its parent's OpenMP threads and would wait for them for ever.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_openmp.pause_threads)
+
+# Loaded when they are first asked for, so that who only convolves does not wait for them.
+_LATER = {"Tensor": "autograd", "no_grad": "autograd"}
+_ROOMS = ("autograd", "nn")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f".{name}", __name__)
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{_LATER[name]}", __name__), name)
+    return value
 
 
 def strategies() -> tuple[str, ...]:

@@ -89,9 +89,18 @@ def run(
     out: Any,
     check: Callable[[], Request],
 ) -> Array:
-    """Answer from a remembered call, else check the arguments and remember what they led to."""
+    """Answer from a remembered call, else check the arguments and remember what they led to.
+
+    An operand whose type has a method ``__cyconv_call__`` answers the call itself, with the
+    arguments as they were given.
+    """
     key = _key(kind, rank, a, b, bias, extra, raw)
-    if key is not None:
+    if key is None:
+        for operand in (a, b, bias):
+            answer = getattr(type(operand), "__cyconv_call__", None)
+            if answer is not None:
+                return answer(kind, rank, a, b, bias, extra, raw, out)  # type: ignore[no-any-return]
+    else:
         try:
             call = _calls.get(key)
         except TypeError:  # a list among the parameters

@@ -1,4 +1,4 @@
-"""The command line: ``demo``, ``info`` and ``explain``."""
+"""The command line: ``demo``, ``train``, ``info`` and ``explain``."""
 
 from __future__ import annotations
 
@@ -46,6 +46,16 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--json", action="store_true", help="print JSON instead of tables")
     demo.set_defaults(run=_demo)
 
+    train = commands.add_parser("train", help="train a small network on real data, from nothing")
+    train.add_argument("task", nargs="?", default="digits", help="digits (default) or denoise")
+    train.add_argument("--output", metavar="PNG", default="cyconv-train.png", help="the picture")
+    train.add_argument("--epochs", type=int, metavar="N", help="default: what the task needs")
+    train.add_argument("--layout", choices=("NCHW", "NHWC"), default="NCHW")
+    train.add_argument("--seed", type=int, default=0, metavar="N")
+    train.add_argument("--threads", type=int, metavar="N", help="default: all cores")
+    train.add_argument("--json", action="store_true", help="print JSON instead of text")
+    train.set_defaults(run=_train)
+
     info = commands.add_parser("info", help="show version, processor, libraries and settings")
     info.set_defaults(run=_info)
 
@@ -67,6 +77,20 @@ def _demo(arguments: argparse.Namespace) -> int:
         image=arguments.image,
         threads=arguments.threads,
         strategy=arguments.strategy,
+        as_json=arguments.json,
+    )
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    from . import training
+
+    return training.run(
+        arguments.task,
+        output=arguments.output,
+        epochs=arguments.epochs,
+        layout=arguments.layout,
+        seed=arguments.seed,
+        threads=arguments.threads,
         as_json=arguments.json,
     )
 

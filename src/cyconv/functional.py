@@ -104,7 +104,8 @@ def conv_forward(
     Notes
     -----
     ``2 N C_out out C_in / groups k`` floating-point operations. Scratch memory is bounded by
-    ``config(workspace_limit=...)``. The GIL is released.
+    ``config(workspace_limit=...)``. The GIL is released. With a `Tensor` among the operands this
+    and the other functions return a tensor that remembers the call; see :doc:`/autograd`.
 
     References
     ----------
@@ -271,6 +272,9 @@ def bias_backward(dy: Any, *, layout: str = "channels_first") -> Array:
     >>> cyconv.bias_backward(np.ones((2, 3, 4, 4), np.float32))
     array([32., 32., 32.], dtype=float32)
     """
+    if hasattr(type(dy), "__cyconv_call__"):
+        raw = (1, 0, 1, 1, layout, None, None)
+        return type(dy).__cyconv_call__("bias_backward", None, dy, None, None, (), raw, None)  # type: ignore[no-any-return]
     dy = as_array("dy", dy)
     dtype = result_dtype(dy=dy)
     if not 3 <= dy.ndim <= 5:

@@ -44,7 +44,7 @@ def _channels(shape: tuple[int, ...], layout: str) -> int:
     return shape[1] if layout == "nchw" else shape[-1]
 
 
-def _rank(name: str, shape: tuple[int, ...], rank: int | None) -> int:
+def spatial_axes(name: str, shape: tuple[int, ...], rank: int | None) -> int:
     """Return the number of spatial axes of a weight of this shape; `rank` is what it must be."""
     if rank is not None and len(shape) != rank + 2:
         raise ShapeError(
@@ -103,7 +103,7 @@ def _settings(op: str, strategy: Any, threads: Any) -> Config:
 def forward(x: Any, w: Any, bias: Any, rank: int | None, raw: Raw) -> Request:
     """Check a forward call."""
     x, w = as_array("x", x), as_array("w", w)
-    ndim = _rank("w", w.shape, rank)
+    ndim = spatial_axes("w", w.shape, rank)
     params = arguments.parameters(ndim, *raw[:5])
     layout = params.layout
     x, batched = _batched("x", x, ndim)
@@ -130,7 +130,7 @@ def forward(x: Any, w: Any, bias: Any, rank: int | None, raw: Raw) -> Request:
 def data_backward(dy: Any, w: Any, input_shape: Any, rank: int | None, raw: Raw) -> Request:
     """Check a data backward call."""
     dy, w = as_array("dy", dy), as_array("w", w)
-    ndim = _rank("w", w.shape, rank)
+    ndim = spatial_axes("w", w.shape, rank)
     params = arguments.parameters(ndim, *raw[:5])
     layout = params.layout
     dy, batched = _batched("dy", dy, ndim)
@@ -161,7 +161,7 @@ def weight_backward(x: Any, dy: Any, weight_shape: Any, rank: int | None, raw: R
     if not hasattr(weight_shape, "__len__") or isinstance(weight_shape, str):
         raise TypeError(f"weight_shape must be a tuple of 3 to 5 integers, not {weight_shape!r}")
     shape = arguments.shape_of("weight_shape", weight_shape, len(weight_shape))
-    ndim = _rank("weight_shape", shape, rank)
+    ndim = spatial_axes("weight_shape", shape, rank)
     params = arguments.parameters(ndim, *raw[:5])
     layout = params.layout
     x, batched = _batched("x", x, ndim)
@@ -200,7 +200,7 @@ def transposed(
 ) -> Request:
     """Check a transposed call: data backward, whose dy is x."""
     x, w = as_array("x", x), as_array("w", w)
-    ndim = _rank("w", w.shape, rank)
+    ndim = spatial_axes("w", w.shape, rank)
     params = arguments.parameters(ndim, *raw[:5])
     layout = params.layout
     x, batched = _batched("x", x, ndim)

@@ -12,7 +12,16 @@ from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("src/cyconv/kernels")
 UKERNELS = KERNELS / "ukernel"
-MODULES = ("_openmp", "_geometry", "_ukernels", "_direct", "_gemm", "_implicit_gemm", "_depthwise")
+MODULES = (
+    "_openmp",
+    "_geometry",
+    "_ukernels",
+    "_direct",
+    "_gemm",
+    "_implicit_gemm",
+    "_depthwise",
+    "_winograd",
+)
 
 # gnu11 rather than c11: the latter turns floating-point contraction off. Kernels look at the bits
 # of floating-point numbers, hence no strict aliasing.
@@ -29,7 +38,7 @@ COMPILE_FLAGS = {
 }
 compile_flags, link_flags = COMPILE_FLAGS[sys.platform]
 
-# One translation unit each: ukernel_<name>.c. The baseline is what the compiler targets by default,
+# Translation units of their own: <kind>_<name>.c. The baseline is what the compiler targets by default,
 # SSE2 on x86-64 and NEON on aarch64.
 ISA_FLAGS = {"baseline": []}
 if platform.machine().lower() in ("x86_64", "amd64") and sys.platform != "win32":
@@ -39,13 +48,13 @@ if platform.machine().lower() in ("x86_64", "amd64") and sys.platform != "win32"
 
 
 class BuildExt(build_ext):
-    """Compile ukernel_<isa>.c with the flags of that instruction set."""
+    """Compile ukernel_<isa>.c and its like with the flags of that instruction set."""
 
     def build_extension(self, ext):
         """Compile such sources first and hand the rest to setuptools."""
         sources, ext.sources = ext.sources, []
         for source in sources:
-            isa = Path(source).stem.partition("ukernel_")[2]
+            isa = Path(source).stem.rpartition("_")[2]
             if isa not in ISA_FLAGS:
                 ext.sources.append(source)
                 continue
@@ -60,7 +69,10 @@ class BuildExt(build_ext):
 
 
 C_SOURCES = {
-    "_ukernels": [UKERNELS / "dispatch.c", *(UKERNELS / f"ukernel_{isa}.c" for isa in ISA_FLAGS)],
+    "_ukernels": [
+        UKERNELS / "dispatch.c",
+        *(UKERNELS / f"{kind}_{isa}.c" for kind in ("ukernel", "winograd") for isa in ISA_FLAGS),
+    ],
 }
 HEADERS = [*KERNELS.glob("*.h"), *UKERNELS.glob("*.h"), *KERNELS.glob("*.pxd")]
 

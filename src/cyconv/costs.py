@@ -97,6 +97,7 @@ _ESTIMATES: dict[str, Callable[[ConvProblem], float]] = {
     "depthwise": _depthwise,
     "implicit_gemm": _implicit_gemm,
     "im2col": _im2col,
+    "winograd": lambda problem: 0.6 * _implicit_gemm(problem),
     "direct": lambda problem: problem.macs / _DIRECT_MACS,
     "reference": lambda problem: problem.macs / _REFERENCE_MACS,
 }

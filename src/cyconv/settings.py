@@ -21,7 +21,7 @@ from .errors import CyconvWarning
 
 T = TypeVar("T")
 
-STRATEGIES = ("depthwise", "direct", "implicit_gemm", "im2col", "pointwise", "reference")
+STRATEGIES = ("depthwise", "direct", "implicit_gemm", "im2col", "pointwise", "reference", "winograd")
 POLICIES = ("auto", "profile")
 _ALIASES = {"autotune": "profile"}
 _PRECISIONS = ("highest", "high", "medium")

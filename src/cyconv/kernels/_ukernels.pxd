@@ -4,6 +4,8 @@ from cython cimport floating
 
 
 cdef extern from "ukernel/ukernel.h" nogil:
+    ctypedef struct cyconv_winograd:
+        pass
     ctypedef void cyconv_sum_f32(
         int m, int nv, ptrdiff_t depth, const float *const *rows, const ptrdiff_t *offset,
         const float *b, const float *start, float *c, ptrdiff_t c_row) noexcept nogil
@@ -30,6 +32,7 @@ cdef extern from "ukernel/ukernel.h" nogil:
         void (*collect_f64)(
             ptrdiff_t rows, int nv, const double *src, ptrdiff_t src_row, double *dst
         ) noexcept nogil
+        const cyconv_winograd *winograd
 
     enum:
         CYCONV_MOST_ROWS

@@ -21,6 +21,8 @@
 #define CYCONV_UKERNEL_H
 #include <stddef.h>
 
+#include "winograd.h"
+
 typedef void cyconv_sum_f32(int m, int nv, ptrdiff_t depth, const float *const *rows,
                             const ptrdiff_t *offset, const float *b, const float *start, float *c,
                             ptrdiff_t c_row);
@@ -40,6 +42,7 @@ typedef struct {
                           double *dst, ptrdiff_t dst_row);
     void (*collect_f32)(ptrdiff_t rows, int nv, const float *src, ptrdiff_t src_row, float *dst);
     void (*collect_f64)(ptrdiff_t rows, int nv, const double *src, ptrdiff_t src_row, double *dst);
+    const cyconv_winograd *winograd;
 } cyconv_ukernels;
 
 enum { CYCONV_MOST_ROWS = 16, CYCONV_MOST_LANES = 32 };    /* bounds on mr and 2*vl of any table */

@@ -34,6 +34,11 @@
 #define TEXT2(isa) #isa
 #define TEXT(isa) TEXT2(isa)
 
+#define WINOGRAD2(isa) cyconv_winograd_##isa
+#define WINOGRAD(isa) WINOGRAD2(isa)
+
+extern const cyconv_winograd WINOGRAD(ISA);
+
 const cyconv_ukernels TABLE_NAME(ISA) = {
     .isa = TEXT(ISA),
     .mr = MR,
@@ -49,4 +54,5 @@ const cyconv_ukernels TABLE_NAME(ISA) = {
     .transpose_f64 = transpose_f64,
     .collect_f32 = collect_f32,
     .collect_f64 = collect_f64,
+    .winograd = &WINOGRAD(ISA),
 };

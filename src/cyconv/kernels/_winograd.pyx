@@ -153,7 +153,7 @@ cdef plan_t _plan_pass(
         b.own_v_at = b.slab_at + aligned(slab * itemsize)
         b.m_at = b.own_v_at + (aligned(b.blocks.tiles * b.v_tile * itemsize) if b.kept else 0)
         b.packed_at = b.m_at + aligned(b.blocks.tiles * b.m_tile * itemsize)
-        b.own_u_at = b.packed_at + aligned(PACKED_DEPTH * 9 * 2 * vl * itemsize)
+        b.own_u_at = b.packed_at + aligned(PACKED_DEPTH * 9 * 3 * vl * itemsize)
         b.private_nbytes = b.own_u_at + (
             0 if b.kept else aligned(b.form.points * b.u_point * itemsize))
         b.nbytes = b.private_at + threads * b.private_nbytes
@@ -170,12 +170,14 @@ cdef void _make_group(
     cdef ptrdiff_t begin = block * BLOCK_DEPTH, end = min(begin + BLOCK_DEPTH, b.depth)
     cdef ptrdiff_t lane = group * GROUP_VECTORS * b.vl
     cdef ptrdiff_t last = min(lane + GROUP_VECTORS * b.vl, p.lanes)
+    # As the product wants them: panels of two vectors, or one of three.
+    cdef ptrdiff_t panel = (3 if ceil_div(last - lane, b.vl) == 3 else 2) * b.vl
     while lane < last:
         make_panel(
-            p, &b.form, uk, b.vl, w + lane * p.weight_lane, min(last - lane, 2 * b.vl), b.pitch,
+            p, &b.form, uk, b.vl, w + lane * p.weight_lane, min(last - lane, panel), b.pitch,
             begin, end, <floating *> (private_ + b.packed_at), u, b.u_point, <floating *> private_)
-        u += (end - begin) * 2 * b.vl
-        lane += 2 * b.vl
+        u += (end - begin) * panel
+        lane += panel
 
 
 cdef void _block_group(
@@ -219,7 +221,7 @@ cdef void _read(
         channel = piece * SLAB_VECTORS * b.vl
         channels = min(<ptrdiff_t> SLAB_VECTORS * b.vl, w.pitch - channel)
     read_tiles(
-        w, b.form.number, uk, b.vl, at, image, at.z + w.least[0] + outer, inner, channel, channels,
+        w, b.form.number, uk, at, image, at.z + w.least[0] + outer, inner, channel, channels,
         source, <const floating *> (scratch + b.zeros_at), <floating *> (private_ + b.slab_at),
         v + image * at.rows * at.cols * v_tile + slice_ * w.pitch + channel, v_tile, v_point,
         b.form.points, <floating *> private_)

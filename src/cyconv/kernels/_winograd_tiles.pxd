@@ -8,9 +8,9 @@ from cython cimport floating
 from libc.string cimport memcpy, memset
 
 from ._passes cimport ceil_div, pass_t
-from ._ukernels cimport cyconv_ukernels, transpose
+from ._ukernels cimport cyconv_ukernels
 from ._winograd_ukernels cimport (
-    CYCONV_MOST_POINTS, transform_input, transform_output, transform_spread,
+    CYCONV_MOST_POINTS, transform_input, transform_output, transform_spread, turn,
 )
 
 
@@ -99,8 +99,12 @@ cdef inline place_t place_of(
 
 cdef struct window_t:
     # What tiles see of an array: `rows` by `cols` pixels, tiles `step` apart from `least` on.
-    ptrdiff_t rows, cols, step[2], least[3], size[3]
-    ptrdiff_t n, c, stride[3]
+    ptrdiff_t rows, cols
+    ptrdiff_t step[2]
+    ptrdiff_t least[3]
+    ptrdiff_t size[3]
+    ptrdiff_t n, c
+    ptrdiff_t stride[3]
     ptrdiff_t channels, pitch       # channels, and rounded up to whole vectors
     bint in_place                   # pixels can be read as vectors where they lie
     bint spread                     # by which transform
@@ -118,25 +122,10 @@ cdef inline void cover(
     hi[0] = max(min(hi[0], w.size[axis]), lo[0])
 
 
-cdef inline void turn(
-    const cyconv_ukernels *uk, ptrdiff_t vl, ptrdiff_t rows, ptrdiff_t cols, const floating *src,
-    ptrdiff_t src_row, floating *dst, ptrdiff_t dst_row
-) noexcept nogil:
-    """`transpose`, with columns beyond the last whole vector turned together with some before."""
-    cdef ptrdiff_t whole = cols - cols % vl
-    transpose(uk, rows, whole, src, src_row, dst, dst_row)
-    if whole == cols:
-        return
-    if cols > vl:
-        whole = cols - vl
-    transpose(
-        uk, rows, cols - whole, src + whole, src_row, dst + whole * dst_row, dst_row)
-
-
 cdef inline void copy_box(
-    const window_t *w, const cyconv_ukernels *uk, ptrdiff_t vl, const floating *plane,
-    ptrdiff_t y_lo, ptrdiff_t y_hi, ptrdiff_t x_lo, ptrdiff_t x_hi, ptrdiff_t channel,
-    ptrdiff_t channels, ptrdiff_t pitch, floating *slab
+    const window_t *w, const cyconv_ukernels *uk, const floating *plane, ptrdiff_t y_lo,
+    ptrdiff_t y_hi, ptrdiff_t x_lo, ptrdiff_t x_hi, ptrdiff_t channel, ptrdiff_t channels,
+    ptrdiff_t pitch, floating *slab
 ) noexcept nogil:
     """Some channels of a box of pixels, channels last, `pitch` apart; zeros beyond `channels`."""
     cdef ptrdiff_t y, x, c, cols = x_hi - x_lo, rows = y_hi - y_lo, row = w.stride[1]
@@ -151,7 +140,7 @@ cdef inline void copy_box(
             for x in range(cols):
                 memcpy(slab + x * pitch, source + x * w.stride[2], channels * sizeof(floating))
         elif w.stride[2] == 1:
-            turn(uk, vl, channels, cols, source, w.c, slab, pitch)
+            turn(uk, channels, cols, source, w.c, slab, pitch)
         else:
             for x in range(cols):
                 for c in range(channels):
@@ -160,9 +149,8 @@ cdef inline void copy_box(
 
 
 cdef inline void read_tiles(
-    const window_t *w, int form, const cyconv_ukernels *uk, ptrdiff_t vl, const place_t *at,
-    ptrdiff_t image, ptrdiff_t z, ptrdiff_t shift, ptrdiff_t channel, ptrdiff_t channels,
-    const floating *source, const floating *zeros, floating *slab, floating *v, ptrdiff_t v_tile,
+    const window_t *w, int form, const cyconv_ukernels *uk, const place_t *at, ptrdiff_t image,
+    ptrdiff_t z, ptrdiff_t shift, ptrdiff_t channel, ptrdiff_t channels, const floating *source, const floating *zeros, floating *slab, floating *v, ptrdiff_t v_tile,
     ptrdiff_t v_point, int points, floating *check
 ) noexcept nogil:
     """Transform some channels (whole vectors of them) of a block's tiles in one image and plane;
@@ -185,7 +173,7 @@ cdef inline void read_tiles(
         y_stride, x_stride = w.stride[1], w.stride[2]
     else:
         copy_box(
-            w, uk, vl, plane, y_lo, y_hi, x_lo, x_hi, channel,
+            w, uk, plane, y_lo, y_hi, x_lo, x_hi, channel,
             min(channels, w.channels - channel), channels, slab)
         y_stride, x_stride = (x_hi - x_lo) * channels, channels
         plane = slab - y_lo * y_stride - x_lo * x_stride
@@ -244,26 +232,22 @@ cdef inline void write_tiles(
             continue
         plane += y_lo * p.axis[1].result_stride + x_lo * p.axis[2].result_stride
         if p.axis[1].result_stride == cols * p.axis[2].result_stride:
-            _write_row(p, uk, vl, slab, rows * cols, pitch, lanes, plane)
+            _write_row(p, uk, slab, rows * cols, pitch, lanes, plane)
         else:
             for y in range(rows):
                 _write_row(
-                    p, uk, vl, slab + y * cols * pitch, cols, pitch, lanes,
+                    p, uk, slab + y * cols * pitch, cols, pitch, lanes,
                     plane + y * p.axis[1].result_stride)
 
 
 cdef inline void _write_row(
-    const pass_t *p, const cyconv_ukernels *uk, ptrdiff_t vl, const floating *slab,
-    ptrdiff_t pixels, ptrdiff_t pitch, ptrdiff_t lanes, floating *target
+    const pass_t *p, const cyconv_ukernels *uk, const floating *slab, ptrdiff_t pixels,
+    ptrdiff_t pitch, ptrdiff_t lanes, floating *target
 ) noexcept nogil:
-    cdef ptrdiff_t x, whole = pixels - pixels % vl, stride = p.axis[2].result_stride
+    cdef ptrdiff_t x, stride = p.axis[2].result_stride
     if p.result_c == 1:
         for x in range(pixels):
             memcpy(target + x * stride, slab + x * pitch, lanes * sizeof(floating))
         return
     # The result is contiguous, so that its rows are: stride is 1.
-    transpose(uk, whole, lanes, slab, pitch, target, p.result_c)
-    if whole < pixels:
-        whole = max(pixels - vl, <ptrdiff_t> 0)
-        transpose(
-            uk, pixels - whole, lanes, slab + whole * pitch, pitch, target + whole, p.result_c)
+    turn(uk, pixels, lanes, slab, pitch, target, p.result_c)

@@ -32,6 +32,9 @@ cdef extern from "ukernel/winograd.h" nogil:
             ptrdiff_t a_row, ptrdiff_t a_point, const float *b, ptrdiff_t b_row,
             ptrdiff_t b_point, float *c, ptrdiff_t c_row, ptrdiff_t c_point, int add
         ) noexcept nogil
+        void (*turn)(
+            ptrdiff_t rows, ptrdiff_t cols, const float *src, ptrdiff_t src_row, float *dst,
+            ptrdiff_t dst_row) noexcept nogil
     ctypedef struct cyconv_winograd_f64:
         void (*input)(
             int form, ptrdiff_t channels, const double *const *pixel, double *v, ptrdiff_t point,
@@ -59,6 +62,9 @@ cdef extern from "ukernel/winograd.h" nogil:
             ptrdiff_t a_row, ptrdiff_t a_point, const double *b, ptrdiff_t b_row,
             ptrdiff_t b_point, double *c, ptrdiff_t c_row, ptrdiff_t c_point, int add
         ) noexcept nogil
+        void (*turn)(
+            ptrdiff_t rows, ptrdiff_t cols, const double *src, ptrdiff_t src_row, double *dst,
+            ptrdiff_t dst_row) noexcept nogil
     ctypedef struct cyconv_winograd:
         cyconv_winograd_f32 f32
         cyconv_winograd_f64 f64
@@ -149,3 +155,13 @@ cdef inline void products_across(
         _table(uk).f64.across(
             points, rows, vectors, depth, a, a_row, a_point, b, b_row, b_point, c, c_row, c_point,
             add)
+
+
+cdef inline void turn(
+    const cyconv_ukernels *uk, ptrdiff_t rows, ptrdiff_t cols, const floating *src,
+    ptrdiff_t src_row, floating *dst, ptrdiff_t dst_row
+) noexcept nogil:
+    if floating is float:
+        _table(uk).f32.turn(rows, cols, src, src_row, dst, dst_row)
+    else:
+        _table(uk).f64.turn(rows, cols, src, src_row, dst, dst_row)

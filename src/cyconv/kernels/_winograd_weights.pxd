@@ -7,10 +7,21 @@ Depth k counts slice by slice over channels, each slice rounded up to whole vect
 from cython cimport floating
 from libc.string cimport memcpy, memset
 
-from ._passes cimport pass_t
-from ._ukernels cimport cyconv_ukernels, transpose
+from ._passes cimport ceil_div, pass_t
+from ._ukernels cimport cyconv_ukernels
 from ._winograd_tiles cimport form_t
-from ._winograd_ukernels cimport transform_weights
+from ._winograd_ukernels cimport transform_weights, turn
+
+
+cdef extern from *:
+    """
+    #if defined(__GNUC__)
+    #define cyconv_prefetch(address) __builtin_prefetch(address)
+    #else
+    #define cyconv_prefetch(address) ((void)(address))
+    #endif
+    """
+    void cyconv_prefetch(const void *address) noexcept nogil
 
 
 cdef enum:
@@ -63,14 +74,14 @@ cdef inline void gather_filters(
                     lanes * sizeof(floating))
     elif p.weight_c == 1:
         for tap in range(taps):
-            transpose(
+            turn(
                 uk, lanes, channels, w + tap // 3 * t.row + tap % 3 * t.col, p.weight_lane,
                 packed + tap * nr, taps * nr)
     elif t.run and p.weight_c == taps:
-        transpose(uk, lanes, channels * taps, w, p.weight_lane, packed, nr)
+        turn(uk, lanes, channels * taps, w, p.weight_lane, packed, nr)
     elif t.run:
         for c in range(channels):
-            transpose(
+            turn(
                 uk, lanes, taps, w + c * p.weight_c, p.weight_lane, packed + c * taps * nr, nr)
     else:
         for c in range(channels):
@@ -80,15 +91,30 @@ cdef inline void gather_filters(
                     packed[(c * taps + tap) * nr + lane] = w[at + lane * p.weight_lane]
 
 
+cdef inline void prefetch_filters(
+    const pass_t *p, const taps_t *t, ptrdiff_t taps, const floating *w, ptrdiff_t lanes,
+    ptrdiff_t channels
+) noexcept nogil:
+    """Have the filters loaded that are gathered next: each read touches as many places as there are
+    lanes and taps, which no processor foresees."""
+    cdef bint by_lane = p.weight_lane > p.weight_c
+    cdef ptrdiff_t outer = p.weight_lane if by_lane else p.weight_c, i, tap
+    cdef ptrdiff_t line = 64 // <ptrdiff_t> sizeof(floating)
+    for i in range(lanes if by_lane else channels):
+        for tap in range(taps):
+            cyconv_prefetch(
+                w + i * outer + (tap * line if t.run else tap // 3 * t.row + tap % 3 * t.col))
+
+
 cdef inline void make_panel(
     const pass_t *p, const form_t *f, const cyconv_ukernels *uk, ptrdiff_t vl, const floating *w,
     ptrdiff_t lanes, ptrdiff_t pitch, ptrdiff_t begin, ptrdiff_t end, floating *packed,
     floating *u, ptrdiff_t u_point, floating *check
 ) noexcept nogil:
-    """Transformed filters of at most two vectors of lanes, depth begin .. end-1; w points at the
+    """Transformed filters of one panel, depth begin .. end-1; w points at the
     first lane's filter."""
     cdef taps_t t = taps_of(p, f)
-    cdef int vectors = 2 if lanes > vl else 1
+    cdef int vectors = <int> ceil_div(lanes, vl)
     cdef ptrdiff_t nr = vectors * vl, k = begin, count, channel, channels, slice_
     cdef ptrdiff_t sign = -1 if t.flip else 1
     cdef const floating *filters
@@ -97,6 +123,8 @@ cdef inline void make_panel(
         count = min(min(<ptrdiff_t> PACKED_DEPTH, end - k), pitch - channel)
         channels = max(min(count, p.channels - channel), <ptrdiff_t> 0)
         filters = w + slice_offset(p, f, slice_) + channel * p.weight_c
+        if k + count < end:
+            prefetch_filters(p, &t, f.taps, filters + count * p.weight_c, lanes, count)
         if p.weight_lane == 1 and lanes == nr and channels == count:
             if t.flip:
                 filters += 2 * t.row + 2 * t.col
@@ -134,7 +162,7 @@ cdef inline void scatter_filter(
                         filter_ + tap // 3 * t.row + tap % 3 * t.col, taps + tap * taps_row + done,
                         channels * sizeof(floating))
             elif t.run:
-                transpose(uk, f.taps, channels, taps + done, taps_row, filter_, p.weight_c)
+                turn(uk, f.taps, channels, taps + done, taps_row, filter_, p.weight_c)
             else:
                 for tap in range(f.taps):
                     for c in range(channels):

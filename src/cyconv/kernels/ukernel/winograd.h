@@ -29,9 +29,12 @@
  * product: c[e][i][j] gets, or with `add` is added, the sum over k of A * b[e][k][j],
  * i < rows, j < vectors*vl; the sum is in the order of k, one accumulator per element.
  *
- *     along    A = a[e][i*a_row + k]     b packed in panels of two vectors (the last may have one):
- *              panel p begins at p*b_panel, its rows follow each other
- *     across   A = a[e][k*a_row + i]     rows of b are b_row apart, panels 2*vl
+ *     along    A = a[e][i*a_row + k]     b packed in panels of two vectors: panel p begins at
+ *              p*b_panel, its rows follow each other. The last panel may have one vector, and of three
+ *              vectors there is one panel only
+ *     across   A = a[e][k*a_row + i]     rows of b are b_row apart
+ *
+ * turn: dst[j*dst_row + i] = src[i*src_row + j]  for i < rows, j < cols; some may be written twice.
  */
 #ifndef CYCONV_WINOGRAD_H
 #define CYCONV_WINOGRAD_H
@@ -57,6 +60,8 @@ enum { CYCONV_MOST_POINTS = 36 };
         void (*across)(int points, ptrdiff_t rows, int vectors, ptrdiff_t depth, const REAL *a, \
                        ptrdiff_t a_row, ptrdiff_t a_point, const REAL *b, ptrdiff_t b_row, \
                        ptrdiff_t b_point, REAL *c, ptrdiff_t c_row, ptrdiff_t c_point, int add); \
+        void (*turn)(ptrdiff_t rows, ptrdiff_t cols, const REAL *src, ptrdiff_t src_row, REAL *dst, \
+                     ptrdiff_t dst_row); \
     } cyconv_winograd_##SUFFIX;
 
 CYCONV_WINOGRAD_OF(float, f32)

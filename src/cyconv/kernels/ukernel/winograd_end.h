@@ -8,4 +8,5 @@
 #undef UNROLL
 #undef ALWAYS_INLINE
 #undef REAL
+#undef INTEGER
 #undef SUFFIX

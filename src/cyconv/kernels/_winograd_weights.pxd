@@ -16,7 +16,7 @@ from ._winograd_ukernels cimport transform_weights, turn
 cdef extern from *:
     """
     #if defined(__GNUC__)
-    #define cyconv_prefetch(address) __builtin_prefetch(address)
+    #define cyconv_prefetch(address) __builtin_prefetch(address, 0, 2)
     #else
     #define cyconv_prefetch(address) ((void)(address))
     #endif
@@ -25,7 +25,7 @@ cdef extern from *:
 
 
 cdef enum:
-    PACKED_DEPTH = 16           # gathered at a time, so that they stay in the first cache level
+    PACKED_DEPTH = 64           # gathered at a time, so that they stay in the first cache level
 
 
 cdef struct taps_t:
@@ -98,12 +98,14 @@ cdef inline void prefetch_filters(
     """Have the filters loaded that are gathered next: each read touches as many places as there are
     lanes and taps, which no processor foresees."""
     cdef bint by_lane = p.weight_lane > p.weight_c
-    cdef ptrdiff_t outer = p.weight_lane if by_lane else p.weight_c, i, tap
-    cdef ptrdiff_t line = 64 // <ptrdiff_t> sizeof(floating)
+    cdef ptrdiff_t outer = p.weight_lane if by_lane else p.weight_c, i, tap, j
+    cdef ptrdiff_t inner = channels if by_lane else lanes, line = 64 // <ptrdiff_t> sizeof(floating)
     for i in range(lanes if by_lane else channels):
-        for tap in range(taps):
-            cyconv_prefetch(
-                w + i * outer + (tap * line if t.run else tap // 3 * t.row + tap % 3 * t.col))
+        for tap in range(1 if t.run else taps):
+            j = 0
+            while j < (inner * taps if t.run else inner):
+                cyconv_prefetch(w + i * outer + tap // 3 * t.row + tap % 3 * t.col + j)
+                j += line
 
 
 cdef inline void make_panel(

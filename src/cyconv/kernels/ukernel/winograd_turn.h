@@ -52,21 +52,34 @@ ALWAYS_INLINE void NAME(turn_block)(const REAL *src, ptrdiff_t src_row, REAL *ds
 }
 #endif
 
-/* The last block of a side that is no multiple of VL overlaps the one before. */
+ALWAYS_INLINE void NAME(turn_one_by_one)(ptrdiff_t rows, ptrdiff_t cols, const REAL *src,
+                                         ptrdiff_t src_row, REAL *dst, ptrdiff_t dst_row)
+{
+    for (ptrdiff_t i = 0; i < rows; i++)
+        for (ptrdiff_t j = 0; j < cols; j++)
+            dst[j * dst_row + i] = src[i * src_row + j];
+}
+
+/* What is left of a side beyond its whole blocks is moved one by one if it is little (the ninth tap),
+ * else by a block that overlaps the one before. */
 static void NAME(turn)(ptrdiff_t rows, ptrdiff_t cols, const REAL *src, ptrdiff_t src_row, REAL *dst,
                        ptrdiff_t dst_row)
 {
+    const ptrdiff_t last_row = rows % VL <= VL / 4 ? rows - rows % VL : rows;
+    const ptrdiff_t last_col = cols % VL <= VL / 4 ? cols - cols % VL : cols;
     if (rows < VL || cols < VL) {
-        for (ptrdiff_t i = 0; i < rows; i++)
-            for (ptrdiff_t j = 0; j < cols; j++)
-                dst[j * dst_row + i] = src[i * src_row + j];
+        NAME(turn_one_by_one)(rows, cols, src, src_row, dst, dst_row);
         return;
     }
-    for (ptrdiff_t i = 0; i < rows; i += VL) {
+    for (ptrdiff_t i = 0; i < last_row; i += VL) {
         const ptrdiff_t row = i + VL <= rows ? i : rows - VL;
-        for (ptrdiff_t j = 0; j < cols; j += VL) {
+        for (ptrdiff_t j = 0; j < last_col; j += VL) {
             const ptrdiff_t col = j + VL <= cols ? j : cols - VL;
             NAME(turn_block)(src + row * src_row + col, src_row, dst + col * dst_row + row, dst_row);
         }
     }
+    NAME(turn_one_by_one)(rows, cols - last_col, src + last_col, src_row, dst + last_col * dst_row,
+                          dst_row);
+    NAME(turn_one_by_one)(rows - last_row, last_col, src + last_row * src_row, src_row,
+                          dst + last_row, dst_row);
 }

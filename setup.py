@@ -38,8 +38,8 @@ COMPILE_FLAGS = {
 }
 compile_flags, link_flags = COMPILE_FLAGS[sys.platform]
 
-# Translation units of their own: <kind>_<name>.c. The baseline is what the compiler targets by default,
-# SSE2 on x86-64 and NEON on aarch64.
+# Translation units of their own: <kind>_<name>.c. The baseline is what the compiler targets by
+# default, SSE2 on x86-64 and NEON on aarch64.
 ISA_FLAGS = {"baseline": []}
 if platform.machine().lower() in ("x86_64", "amd64") and sys.platform != "win32":
     ISA_FLAGS["avx2"] = ["-mavx2", "-mfma"]

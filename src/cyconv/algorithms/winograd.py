@@ -1,9 +1,9 @@
 """``winograd``: kernel 3 and stride 1 by minimal filtering, a quarter of the multiplications.
 
-Sources: S. Winograd, "Arithmetic complexity of computations", 1980; A. Lavin, S. Gray, "Fast algorithms
-for convolutional neural networks", 2016; for the points, B. Barabasz, A. Anderson, K. Soodhalter,
-D. Gregg, "Error analysis and improving the accuracy of Winograd convolution for deep neural networks",
-2020.
+Sources: S. Winograd, "Arithmetic complexity of computations", 1980; A. Lavin, S. Gray, "Fast
+algorithms for convolutional neural networks", 2016; on the choice of points, B. Barabasz,
+A. Anderson, K. Soodhalter, D. Gregg, "Error analysis and improving the accuracy of Winograd
+convolution for deep neural networks", 2020.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Winograd:
         return beyond_passes(problem)
 
     def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
-        """Transformed filters, or a block of them, and transformed tiles."""
+        """Need room for transformed filters, or a block of them, and transformed tiles."""
         return _winograd.workspace(geometry, problem.op, limit, threads)
 
     def run(self, call: Run) -> bool:

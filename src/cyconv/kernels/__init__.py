@@ -3,7 +3,16 @@
 from ..settings import short_openmp_spin
 
 with short_openmp_spin():
-    from . import _depthwise, _direct, _gemm, _geometry, _implicit_gemm, _openmp, _ukernels, _winograd
+    from . import (
+        _depthwise,
+        _direct,
+        _gemm,
+        _geometry,
+        _implicit_gemm,
+        _openmp,
+        _ukernels,
+        _winograd,
+    )
 
 __all__ = [
     "_depthwise",

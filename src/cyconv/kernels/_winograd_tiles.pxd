@@ -150,8 +150,9 @@ cdef inline void copy_box(
 
 cdef inline void read_tiles(
     const window_t *w, int form, const cyconv_ukernels *uk, const place_t *at, ptrdiff_t image,
-    ptrdiff_t z, ptrdiff_t shift, ptrdiff_t channel, ptrdiff_t channels, const floating *source, const floating *zeros, floating *slab, floating *v, ptrdiff_t v_tile,
-    ptrdiff_t v_point, int points, floating *check
+    ptrdiff_t z, ptrdiff_t shift, ptrdiff_t channel, ptrdiff_t channels, const floating *source,
+    const floating *zeros, floating *slab, floating *v, ptrdiff_t v_tile, ptrdiff_t v_point,
+    int points, floating *check
 ) noexcept nogil:
     """Transform some channels (whole vectors of them) of a block's tiles in one image and plane;
     v is the image's first tile. Rows are those of the tiles plus `shift`."""

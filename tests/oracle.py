@@ -220,6 +220,11 @@ def high_bound(magnitude, count, dtype):
     return 64 * unit * np.full_like(magnitude, np.max(magnitude, initial=0)) + count * tiny
 
 
+def bound_by(strategy, magnitude, count, dtype):
+    """The bound of a strategy; `direct_bound` is narrower still."""
+    return (high_bound if strategy == "winograd" else bound)(magnitude, count, dtype)
+
+
 def direct_bound(truth, magnitude, count, dtype):
     """float32 data accumulated in float64 and rounded once."""
     name = np.dtype(dtype).name

@@ -85,9 +85,7 @@ def _call(case, op, dtype, layout, **keywords):
 def _limit(case, op, dtype, strategy, truth, magnitude):
     if strategy == "direct":
         return oracle.direct_bound(truth, magnitude, case.terms(op), dtype)
-    if strategy == "winograd":
-        return oracle.high_bound(magnitude, case.terms(op), dtype)
-    return oracle.bound(magnitude, case.terms(op), dtype)
+    return oracle.bound_by(strategy, magnitude, case.terms(op), dtype)
 
 
 def test_every_strategy_has_a_row_in_the_table(strategy):

@@ -222,9 +222,8 @@ def test_a_small_limit_is_honoured(name, limit, strategy, layout):
             size = oracle.OPERATORS[op](abs(a), abs(b), None if op == "fwd" else shape, **more)
             if bias is not None:
                 size = size + np.max(abs(bias))
-            oracle.assert_within(
-                got, truth, oracle.bound(size, case.terms(op), dtype), f"{op} {short}"
-            )
+            most = oracle.bound_by(plan.strategy, size, case.terms(op), dtype)
+            oracle.assert_within(got, truth, most, f"{op} {short}")
 
 
 @pytest.mark.parametrize("limit", [0, 1, 1000])
@@ -268,7 +267,7 @@ for turn in range(3):
         raise SystemExit("not interrupted")
     timer.join()
     y = cyconv.conv2d(x, w, strategy={strategy_of_loop!r}, threads=2)
-    assert (y == 144).all()
+    assert abs(y - 144).max() < 1e-11
     cyconv.clear_cache()
 """)
 

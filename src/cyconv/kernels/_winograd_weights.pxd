@@ -25,7 +25,7 @@ cdef extern from *:
 
 
 cdef enum:
-    PACKED_DEPTH = 64           # gathered at a time, so that they stay in the first cache level
+    PACKED_DEPTH = 64           # gathered at a time: long runs of memory
 
 
 cdef struct taps_t:
@@ -95,17 +95,20 @@ cdef inline void prefetch_filters(
     const pass_t *p, const taps_t *t, ptrdiff_t taps, const floating *w, ptrdiff_t lanes,
     ptrdiff_t channels
 ) noexcept nogil:
-    """Have the filters loaded that are gathered next: each read touches as many places as there are
-    lanes and taps, which no processor foresees."""
+    """Have the filters that are gathered next loaded, all at once: they lie in as many places as
+    there are lanes and taps, or channels, which no processor foresees."""
     cdef bint by_lane = p.weight_lane > p.weight_c
-    cdef ptrdiff_t outer = p.weight_lane if by_lane else p.weight_c, i, tap, j
-    cdef ptrdiff_t inner = channels if by_lane else lanes, line = 64 // <ptrdiff_t> sizeof(floating)
+    cdef ptrdiff_t outer = p.weight_lane if by_lane else p.weight_c
+    cdef ptrdiff_t length = (channels if by_lane else lanes) * (taps if t.run else 1)
+    cdef ptrdiff_t line = 64 // <ptrdiff_t> sizeof(floating), i, tap, at, j
     for i in range(lanes if by_lane else channels):
         for tap in range(1 if t.run else taps):
+            at = i * outer + tap // 3 * t.row + tap % 3 * t.col
             j = 0
-            while j < (inner * taps if t.run else inner):
-                cyconv_prefetch(w + i * outer + tap // 3 * t.row + tap % 3 * t.col + j)
+            while j < length:
+                cyconv_prefetch(w + at + j)
                 j += line
+            cyconv_prefetch(w + at + length - 1)
 
 
 cdef inline void make_panel(
@@ -125,8 +128,6 @@ cdef inline void make_panel(
         count = min(min(<ptrdiff_t> PACKED_DEPTH, end - k), pitch - channel)
         channels = max(min(count, p.channels - channel), <ptrdiff_t> 0)
         filters = w + slice_offset(p, f, slice_) + channel * p.weight_c
-        if k + count < end:
-            prefetch_filters(p, &t, f.taps, filters + count * p.weight_c, lanes, count)
         if p.weight_lane == 1 and lanes == nr and channels == count:
             if t.flip:
                 filters += 2 * t.row + 2 * t.col
@@ -137,6 +138,7 @@ cdef inline void make_panel(
             if lanes < nr or channels < count:
                 memset(packed, 0, count * f.taps * nr * sizeof(floating))
             if channels > 0:
+                prefetch_filters(p, &t, f.taps, filters, lanes, channels)
                 gather_filters(p, &t, f.taps, uk, filters, lanes, channels, nr, packed)
             transform_weights(
                 uk, f.number, vectors, count, packed + (f.taps - 1) * nr if t.flip else packed,

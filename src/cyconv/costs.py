@@ -114,7 +114,7 @@ def _winograd_tiles(problem: ConvProblem, outputs: int) -> float:
     vector = _ukernels.tile("f64" if problem.dtype == "f64" else "f32")[1]
     lanes, depth = (co, ci) if problem.op == "fwd" else (ci, co)
     products = points * tiles * slices * depth * ceil(lanes / vector) * vector
-    transformed = points * tiles * (slices * ci + co)
+    transformed = points * tiles * (slices * ceil(ci / vector) + ceil(co / vector)) * vector
     filters = slices * ci * co * (points * _FILTER_POINT + 9 * _FILTER_TAP)
     return (
         problem.groups

@@ -23,6 +23,7 @@ MODULES = (
     "_channel_lanes",
     "_columns",
     "_pixel_lanes",
+    "_winograd",
     "_pooling",
 )
 
@@ -41,8 +42,8 @@ COMPILE_FLAGS = {
 }
 compile_flags, link_flags = COMPILE_FLAGS[sys.platform]
 
-# One translation unit each: ukernel_<name>.c. The baseline is what the compiler targets by default,
-# SSE2 on x86-64 and NEON on aarch64.
+# Translation units of their own: <kind>_<name>.c. The baseline is what the compiler targets by
+# default, SSE2 on x86-64 and NEON on aarch64.
 ISA_FLAGS = {"baseline": []}
 if platform.machine().lower() in ("x86_64", "amd64") and sys.platform != "win32":
     ISA_FLAGS["avx2"] = ["-mavx2", "-mfma"]
@@ -51,13 +52,13 @@ if platform.machine().lower() in ("x86_64", "amd64") and sys.platform != "win32"
 
 
 class BuildExt(build_ext):
-    """Compile ukernel_<isa>.c with the flags of that instruction set."""
+    """Compile ukernel_<isa>.c and its like with the flags of that instruction set."""
 
     def build_extension(self, ext):
         """Compile such sources first and hand the rest to setuptools."""
         sources, ext.sources = ext.sources, []
         for source in sources:
-            isa = Path(source).stem.partition("ukernel_")[2]
+            isa = Path(source).stem.rpartition("_")[2]
             if isa not in ISA_FLAGS:
                 ext.sources.append(source)
                 continue
@@ -72,7 +73,10 @@ class BuildExt(build_ext):
 
 
 C_SOURCES = {
-    "_ukernels": [UKERNELS / "dispatch.c", *(UKERNELS / f"ukernel_{isa}.c" for isa in ISA_FLAGS)],
+    "_ukernels": [
+        UKERNELS / "dispatch.c",
+        *(UKERNELS / f"{kind}_{isa}.c" for kind in ("ukernel", "winograd") for isa in ISA_FLAGS),
+    ],
 }
 HEADERS = [*KERNELS.glob("*.h"), *UKERNELS.glob("*.h"), *KERNELS.glob("*.pxd")]
 

@@ -246,7 +246,7 @@ def test_a_repeated_call_with_out_allocates_nothing(op, name, layout):
 
 @cache
 def _truth(name, op, dtype):
-    """Oracle and bound, both in NCHW."""
+    """Oracle, and the sum of absolute values that bounds are made of, both in NCHW."""
     case = CASES[name]
     a, b, bias, shape = case.operands(op, dtype)
     run = oracle.OPERATORS[op]
@@ -254,7 +254,7 @@ def _truth(name, op, dtype):
     size = run(abs(a), abs(b), None if op == "fwd" else shape, **case.arguments)
     if bias is not None:
         size = size + np.max(abs(bias))
-    return truth, oracle.bound(size, case.terms(op), dtype)
+    return truth, size
 
 
 @pytest.mark.parametrize("limit", [64 * 1024, 256 * 1024, MIB])
@@ -283,7 +283,9 @@ def test_a_small_limit_is_honoured(name, limit, strategy, layout):
                 got = plan(a, b, bias) if op == "fwd" else plan(a, b)
             assert plan.workspace_nbytes <= limit
             got = oracle.to_first(got, layout)
-            oracle.assert_within(got, *_truth(name, op, dtype), f"{op} {short}")
+            truth, size = _truth(name, op, dtype)
+            most = oracle.bound_by(plan.strategy, size, case.terms(op), dtype)
+            oracle.assert_within(got, truth, most, f"{op} {short}")
 
 
 @pytest.mark.parametrize("limit", [0, 1, 1000])
@@ -327,7 +329,7 @@ for turn in range(3):
         raise SystemExit("not interrupted")
     timer.join()
     y = cyconv.conv2d(x, w, strategy={strategy_of_loop!r}, threads=2)
-    assert (y == 144).all()
+    assert abs(y - 144).max() < 1e-11
     cyconv.clear_cache()
 """)
 

@@ -6,7 +6,7 @@ import pytest
 import cyconv
 
 TINY = np.float32(1e-42)  # subnormal in float32
-FLUSHING = ("depthwise", "implicit_gemm")
+FLUSHING = ("depthwise", "implicit_gemm", "winograd")
 KEEPING = ("direct", "reference")
 
 

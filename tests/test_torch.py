@@ -184,7 +184,7 @@ def test_depthwise_channel_counts(channels, layout, dtype, strategy):
         strategy=strategy,
     )
     truth, size = _both(lambda x, w: functional.conv2d(x, w, padding=1, groups=channels), x, w)
-    limit = 2 * oracle.bound(size, 9, dtype)
+    limit = 2 * oracle.bound_by(strategy, size, 9, dtype)
     oracle.assert_within(oracle.to_first(got, layout), truth, limit, f"{channels}")
 
 

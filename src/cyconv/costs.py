@@ -9,7 +9,7 @@ benchmark layers (``bench/bench_conv.py --strategy ...`` times every strategy si
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
+from math import ceil, prod
 
 from .kernels import _ukernels
 from .problem import ConvProblem
@@ -35,6 +35,11 @@ _GATHERED = 1.0e-9
 _COLUMN = 0.7e-9
 # Seconds for each weight that is packed ahead of the product, or unpacked after it.
 _PACKED = {"fwd": 0.7e-9, "dx": 1.5e-9, "dw": 1.2e-9}
+# Seconds for finding the pixels of a tile, whatever its channels.
+_TILE = 0.3e-6
+# Seconds for each point of a filter that is transformed, and for each tap that is gathered for it.
+_FILTER_POINT = 0.1e-9
+_FILTER_TAP = 0.5e-9
 # Scalar loops.
 _DIRECT_MACS = 1.0e9
 _REFERENCE_MACS = 0.2e9
@@ -107,11 +112,45 @@ def _im2col(problem: ConvProblem) -> float:
     return product + packed + _moved(problem) * _STREAMED + _columns(problem)
 
 
+def _winograd(problem: ConvProblem) -> float:
+    return min(_winograd_tiles(problem, 4), _winograd_tiles(problem, 2))
+
+
+def _winograd_tiles(problem: ConvProblem, outputs: int) -> float:
+    """Seconds by tiles of this many outputs along each of the last two axes with kernel 3."""
+    ci, co = problem.c_in // problem.groups, problem.c_out // problem.groups
+    tiles, points, slices = problem.batch, 1, 1
+    sizes = problem.in_size if problem.op == "dx" else problem.out_size
+    for axis, (size, k) in enumerate(zip(sizes, problem.kernel, strict=True)):
+        if k == 3 and axis >= problem.ndim - 2:
+            tiles *= ceil(size / outputs)
+            points *= outputs + 2
+        else:
+            tiles *= size
+            slices *= k
+    vector = _ukernels.tile("f64" if problem.dtype == "f64" else "f32")[1]
+    lanes, depth = (co, ci) if problem.op == "fwd" else (ci, co)
+    products = points * tiles * slices * depth * ceil(lanes / vector) * vector
+    transformed = points * tiles * (slices * ceil(ci / vector) + ceil(co / vector)) * vector
+    filters = slices * ci * co * (points * _FILTER_POINT + 9 * _FILTER_TAP)
+    return (
+        problem.groups
+        * (
+            products / (_GEMM_SHARE * _peak(problem))
+            + transformed * _STREAMED
+            + tiles * _TILE
+            + filters
+        )
+        + _moved(problem) * _STREAMED
+    )
+
+
 _ESTIMATES: dict[str, Callable[[ConvProblem], float]] = {
     "pointwise": _pointwise,
     "depthwise": _depthwise,
     "implicit_gemm": _implicit_gemm,
     "im2col": _im2col,
+    "winograd": _winograd,
     "direct": lambda problem: problem.macs / _DIRECT_MACS,
     "reference": lambda problem: problem.macs / _REFERENCE_MACS,
 }

@@ -19,6 +19,11 @@ from .settings import Config, min_work
 _BY_NAME = {algorithm.name: algorithm for algorithm in CPU}
 
 
+def by_name(name: str) -> Algorithm:
+    """Return the algorithm of a name that exists."""
+    return _BY_NAME[name]
+
+
 class Choice(NamedTuple):
     """An algorithm, the reason for it, and the reasons against others (by name)."""
 
@@ -34,6 +39,8 @@ def refusal(
     reason = algorithm.supports(problem)
     if reason is not None:
         return reason
+    if settings.precision == "highest" and algorithm.precision != "highest":
+        return f"its error bound, {algorithm.bound}, is too wide for precision='highest'"
     if settings.reproducible and not algorithm.reproducible:
         return "its sums depend on the thread count or the batch size (reproducible=True)"
     nbytes = algorithm.workspace(problem, geometry, settings.workspace_limit, settings.threads or 1)

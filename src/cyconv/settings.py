@@ -21,7 +21,15 @@ from .errors import CyconvWarning
 
 T = TypeVar("T")
 
-STRATEGIES = ("depthwise", "direct", "implicit_gemm", "im2col", "pointwise", "reference")
+STRATEGIES = (
+    "depthwise",
+    "direct",
+    "implicit_gemm",
+    "im2col",
+    "pointwise",
+    "reference",
+    "winograd",
+)
 POLICIES = ("auto", "profile")
 _ALIASES = {"autotune": "profile"}
 _PRECISIONS = ("highest", "high", "medium")
@@ -44,16 +52,16 @@ class Config(NamedTuple):
     strict : bool
         Raise `UnsupportedError` where a named strategy would fall back to ``direct``.
     precision : {"highest", "high", "medium"}
-        The weakest error bound that a strategy may have. Every strategy of this release keeps to
-        the bound of ``"highest"``.
+        The weakest error bound that a strategy may have: ``"highest"`` excludes ``winograd``. No
+        strategy of this release is as inexact as ``"medium"`` permits.
     reproducible : bool
         Only strategies whose result depends neither on the thread count nor on the batch size.
     workspace_limit : int
         Most bytes of scratch memory in one call, copies of unusual operands included.
     flush_subnormals : bool
-        Let ``depthwise`` and ``implicit_gemm`` treat subnormal numbers as zero, which adds at most
-        ``K * 2**-126`` to the error of a float32 result and spares some processors a hundredfold
-        slowdown. The processor's mode is put back before the call returns.
+        Let ``depthwise``, ``implicit_gemm`` and ``winograd`` treat subnormal numbers as zero, which
+        adds at most ``K * 2**-126`` to the error of a float32 result and spares some processors a
+        hundredfold slowdown. The processor's mode is put back before the call returns.
     """
 
     strategy: str | None = None

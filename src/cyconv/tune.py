@@ -23,7 +23,7 @@ from .binding import bind
 from .kernels._geometry import Geometry
 from .operands import RESULT, Array, Operands
 from .problem import ConvProblem
-from .select import servants
+from .select import by_name, servants
 from .settings import Config, profile_iterations
 from .split import halves, part_of
 
@@ -126,13 +126,14 @@ def _race(
         name: _runner(problem, settings, operands, name) for name in names
     }
     results = {DIRECT.name: runs[DIRECT.name]()}
-    tolerance = _tolerance(problem, settings, operands)
+    tolerances = _tolerances(problem, settings, operands)
     for name in names[1:]:
         try:
             results[name] = runs[name]()
         except Exception:
             _log.debug("%s raised on %s and is dropped", name, problem, exc_info=True)
             continue
+        tolerance = tolerances[by_name(name).precision]
         if not _agree(results[name], results[DIRECT.name], tolerance):
             del results[name]
     seconds = dict.fromkeys(results, 0.0)
@@ -168,15 +169,15 @@ def _runner(
     return run
 
 
-def _tolerance(problem: ConvProblem, settings: Config, operands: Operands) -> Array:
-    """Return how far two right results may lie apart: twice ``gamma_{K+1} sum |x||w|``."""
+def _tolerances(problem: ConvProblem, settings: Config, operands: Operands) -> dict[str, Array]:
+    """Return how far two right results may lie apart, by `Algorithm.precision`: twice the bound."""
     absolute = Operands(*(None if a is None else np.abs(a) for a in operands))  # type: ignore[arg-type]
     with np.errstate(all="ignore"):
         magnitude = _runner(problem, settings, absolute, DIRECT.name)()
         unit = np.finfo(problem.compute_dtype).eps / 2
         n = (problem.terms + 1) * unit
-        magnitude *= 2 * n / max(1 - n, unit)
-    return magnitude
+        strict = magnitude * (2 * n / max(1 - n, unit))
+        return {"highest": strict, "high": strict + 64 * unit * magnitude.max()}
 
 
 def _agree(result: Array, expected: Array, tolerance: Array) -> bool:

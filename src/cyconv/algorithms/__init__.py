@@ -7,11 +7,13 @@ from .im2col import Im2col
 from .implicit_gemm import ImplicitGemm
 from .pointwise import Pointwise
 from .reference import Reference
+from .winograd import Winograd
 
 DIRECT = Direct()
 CPU: tuple[Algorithm, ...] = (
     Pointwise(),
     Depthwise(),
+    Winograd(),
     ImplicitGemm(),
     Im2col(),
     DIRECT,

@@ -45,12 +45,16 @@ class Algorithm(Protocol):
         What a user calls it.
     reproducible : bool
         Its results depend neither on the thread count nor on the batch size.
+    precision : {"highest", "high"}
+        The strictest ``config(precision=...)`` under which it may run: "highest" if every component
+        of a result is within ``gamma_{K+1} sum |x||w|``, "high" if within ``64 u max sum |x||w|``.
     bound : str
         The error bound that it keeps to, as text.
     """
 
     name: str
     reproducible: bool
+    precision: str
     bound: str
 
     def supports(self, problem: ConvProblem) -> str | None:

@@ -25,6 +25,7 @@ class Depthwise:
 
     name = "depthwise"
     reproducible = True
+    precision = "highest"
     bound = "gamma_{K+1} sum |x||w|"
 
     def supports(self, problem: ConvProblem) -> str | None:

@@ -13,6 +13,7 @@ class Direct:
 
     name = "direct"
     reproducible = True
+    precision = "highest"
     bound = "u |y| + gamma_{K+1}(float64) sum |x||w|"
 
     def supports(self, problem: ConvProblem) -> str | None:

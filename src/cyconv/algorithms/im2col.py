@@ -20,6 +20,7 @@ class Im2col:
 
     name = "im2col"
     reproducible = False
+    precision = "highest"
     bound = BOUND
 
     def supports(self, problem: ConvProblem) -> str | None:

@@ -17,6 +17,7 @@ class ImplicitGemm:
 
     name = "implicit_gemm"
     reproducible = True
+    precision = "highest"
     bound = "gamma_{K+1} sum |x||w|"
 
     def supports(self, problem: ConvProblem) -> str | None:

@@ -16,6 +16,7 @@ class Pointwise:
 
     name = "pointwise"
     reproducible = False
+    precision = "highest"
     bound = BOUND
 
     def supports(self, problem: ConvProblem) -> str | None:

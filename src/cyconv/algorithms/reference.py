@@ -26,6 +26,7 @@ class Reference:
 
     name = "reference"
     reproducible = True
+    precision = "highest"
     bound = "u |y| + gamma_{K+1}(float64) sum |x||w|"
 
     def supports(self, problem: ConvProblem) -> str | None:

@@ -14,6 +14,7 @@ with short_openmp_spin():
         _pixel_lanes,
         _slide,
         _ukernels,
+        _winograd,
     )
 
 __all__ = [
@@ -27,4 +28,5 @@ __all__ = [
     "_pixel_lanes",
     "_slide",
     "_ukernels",
+    "_winograd",
 ]

@@ -24,6 +24,7 @@ cdef struct geometry_t:
 cdef class Geometry:
     cdef geometry_t c
     cdef readonly bint double_precision
+    cdef readonly bint by_image             # results must not depend on the batch
 
 
 cdef inline void *address(cnp.ndarray array) noexcept:

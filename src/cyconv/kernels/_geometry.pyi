@@ -2,6 +2,7 @@ from ..problem import ConvProblem
 
 class Geometry:
     double_precision: bool
+    by_image: bool
     def __init__(
         self,
         problem: ConvProblem,

@@ -22,7 +22,8 @@ cdef class Geometry:
     x_strides, w_strides, y_strides : tuple of int
         In elements, ordered (batch or output channel, channel, spatial axes), whatever the layout.
     merge_batch : bool
-        Whether the batch may become part of a spatial axis.
+        Whether the batch may become part of a spatial axis. If not, `by_image` says that a result
+        must not depend on it.
     """
 
     def __init__(self, problem, x_strides, w_strides, y_strides, bint merge_batch=True):
@@ -31,6 +32,7 @@ cdef class Geometry:
         cdef int lead = 3 - ndim
         cdef int i, a
         self.double_precision = problem.compute_dtype.itemsize == 8
+        self.by_image = not merge_batch
         g.batch = problem.batch
         g.groups = problem.groups
         g.ci = problem.c_in // problem.groups

@@ -4,6 +4,8 @@ from cython cimport floating
 
 
 cdef extern from "ukernel/ukernel.h" nogil:
+    ctypedef struct cyconv_winograd:
+        pass
     ctypedef void cyconv_sum_f32(
         int m, int nv, ptrdiff_t depth, const float *const *rows, const ptrdiff_t *offset,
         const float *b, const float *start, float *c, ptrdiff_t c_row) noexcept nogil
@@ -66,6 +68,7 @@ cdef extern from "ukernel/ukernel.h" nogil:
             int height, int taps, int step, ptrdiff_t pixels, const double *x, const ptrdiff_t *row,
             ptrdiff_t pixel, const double *dy, ptrdiff_t dy_pixel, ptrdiff_t lo, ptrdiff_t hi,
             double *dw, const ptrdiff_t *filter_row) noexcept nogil
+        const cyconv_winograd *winograd
 
     int cyconv_slides(ptrdiff_t taps, ptrdiff_t step)
     int cyconv_slide_height(ptrdiff_t taps, ptrdiff_t step)

@@ -41,6 +41,8 @@
 #define CYCONV_UKERNEL_H
 #include <stddef.h>
 
+#include "winograd.h"
+
 typedef void cyconv_sum_f32(int m, int nv, ptrdiff_t depth, const float *const *rows,
                             const ptrdiff_t *offset, const float *b, const float *start, float *c,
                             ptrdiff_t c_row);
@@ -89,6 +91,7 @@ typedef struct {
                                const ptrdiff_t *row, ptrdiff_t pixel, const double *dy,
                                ptrdiff_t dy_pixel, ptrdiff_t lo, ptrdiff_t hi, double *dw,
                                const ptrdiff_t *filter_row);
+    const cyconv_winograd *winograd;
 } cyconv_ukernels;
 
 /* Bounds on mr and 2*vl of any table; streams of `dots` on either side. */

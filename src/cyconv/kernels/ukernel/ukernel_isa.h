@@ -34,6 +34,11 @@
 #define TEXT2(isa) #isa
 #define TEXT(isa) TEXT2(isa)
 
+#define WINOGRAD2(isa) cyconv_winograd_##isa
+#define WINOGRAD(isa) WINOGRAD2(isa)
+
+extern const cyconv_winograd WINOGRAD(ISA);
+
 const cyconv_ukernels TABLE_NAME(ISA) = {
     .isa = TEXT(ISA),
     .mr = MR,
@@ -62,4 +67,5 @@ const cyconv_ukernels TABLE_NAME(ISA) = {
     .slide_f64 = slide_f64,
     .slide_gradient_f32 = slide_gradient_f32,
     .slide_gradient_f64 = slide_gradient_f64,
+    .winograd = &WINOGRAD(ISA),
 };

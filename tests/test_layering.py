@@ -31,7 +31,7 @@ FLOORS = (
         "split",
     ),
     ("kernels._passes", "kernels._patches", "kernels._winograd_ukernels", "request"),
-    ("kernels._planes", "kernels._winograd_tiles"),
+    ("kernels._planes", "kernels._slabs", "kernels._winograd_tiles"),
     ("kernels._winograd_weights",),
     ("kernels._winograd_plan",),
     (
@@ -139,7 +139,7 @@ LONGER = {
     "kernels/_pixel_lanes.pyx": (420, "three operators over the same planes"),
     "kernels/_slide.pyx": (410, "three operators over the same strips"),
     "kernels/_columns.pyx": (420, "three operators over the same planes"),
-    "kernels/_implicit_gemm.pyx": (750, "three operators over the same blocks"),
+    "kernels/_implicit_gemm.pyx": (500, "three operators over the same blocks"),
 }
 
 _CIMPORT = re.compile(r"^\s*cimport\s+(.+)$", re.MULTILINE)

@@ -12,7 +12,7 @@ import oracle
 import pytest
 
 import cyconv
-from cyconv import tune
+from cyconv import calls, tune
 
 RNG = np.random.default_rng(5)
 # forward: 2*6*42*2*9 multiply-adds; gradients are counted with the input's size: 2*4*72*3*9
@@ -393,7 +393,7 @@ def test_heuristic_and_named_choices_are_not_stored(measure):
 
 def test_candidates_take_turns_for_the_iterations_of_the_environment(under_environments):
     code = """
-from cyconv import tune
+from cyconv import calls, tune
 calls = []
 def watch(run):
     calls.append(run)
@@ -546,3 +546,20 @@ def test_measuring_writes_only_the_result(measure):
     assert (frame[..., 7] == 77).all()
     np.testing.assert_array_equal(x, X)
     np.testing.assert_array_equal(w, W)
+
+
+def test_lists_are_remembered_as_tuples_are():
+    """A call with lists takes the short way too, and no wrong type takes it with them."""
+    calls.clear()
+    arguments = dict(stride=[1, 1], padding=[[1, 1], [0, 2]], groups=2)
+    first = cyconv.conv2d(X, W, **arguments)
+    assert len(calls._calls) == 1
+    np.testing.assert_array_equal(cyconv.conv2d(X, W, **arguments), first)
+    cyconv.conv_data_backward(DY, W, list(X.shape), groups=2)
+    cyconv.conv_data_backward(DY, W, list(X.shape), groups=2)
+    assert len(calls._calls) == 2
+    for wrong in ([True, 1], [1.0, 1], [None, 1]):
+        with pytest.raises(TypeError, match="stride"):
+            cyconv.conv2d(X, W, stride=wrong, groups=2)
+    with pytest.raises(TypeError, match="input_shape"):
+        cyconv.conv_data_backward(DY, W, [2, 4, 9.0, 8], groups=2)

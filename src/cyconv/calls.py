@@ -48,10 +48,14 @@ def _key(
     if type(a) is not np.ndarray or type(b) is not np.ndarray:
         return None
     types = tuple(map(type, raw))
-    if tuple in types and not _exact(raw):
+    if list in types:
+        raw = _hashable(raw)  # type: ignore[assignment]
+    if (tuple in types or list in types) and not _exact(raw):
         return None
     if extra and not _exact(extra):
-        return None
+        extra = _hashable(extra)
+        if not _exact(extra):
+            return None
     if not (a.flags.aligned and b.flags.aligned):
         return None
     tail = None
@@ -64,6 +68,11 @@ def _key(
         types,
         get_config(),
     )  # fmt: skip
+
+
+def _hashable(values: Any) -> tuple[Any, ...]:
+    """Return tuples in place of lists, which mean the same as parameters."""
+    return tuple([_hashable(v) if type(v) in (list, tuple) else v for v in values])
 
 
 def _exact(values: tuple[Any, ...]) -> bool:
@@ -103,7 +112,7 @@ def run(
     else:
         try:
             call = _calls.get(key)
-        except TypeError:  # a list among the parameters
+        except TypeError:  # an unhashable parameter
             key = call = None
         if call is not None and (
             out is None or takes_result(out, call.shape, call.dtype, (a, b, bias))

@@ -2,7 +2,8 @@
  * of one shape, a point each. */
 
 /* m rows by nv vectors of one point; m, nv and across are constants at every call, so that the
- * accumulators are registers. */
+ * accumulators are registers. What c holds is added last: sums of blocks of depth then keep the bound
+ * where one running sum over thousands of terms would not. */
 ALWAYS_INLINE void NAME(product_tile)(
     const int across, const int m, const int nv, ptrdiff_t depth, const REAL *a, ptrdiff_t a_row,
     const REAL *b, ptrdiff_t b_row, REAL *c, ptrdiff_t c_row, int add)
@@ -12,8 +13,6 @@ ALWAYS_INLINE void NAME(product_tile)(
         UNROLL for (int v = 0; v < nv; v++) {
             const NAME(reg) zero = {0};
             acc[i][v] = zero;
-            if (add)
-                acc[i][v] = LOAD(c + i * c_row + v * VL);
         }
     for (ptrdiff_t k = 0; k < depth; k++) {
         NAME(reg) bv[3];
@@ -29,8 +28,11 @@ ALWAYS_INLINE void NAME(product_tile)(
             a += a_row;
     }
     UNROLL for (int i = 0; i < m; i++)
-        UNROLL for (int v = 0; v < nv; v++)
+        UNROLL for (int v = 0; v < nv; v++) {
+            if (add)
+                acc[i][v] += LOAD(c + i * c_row + v * VL);
             STORE(c + i * c_row + v * VL, acc[i][v]);
+        }
 }
 
 #define CASE(across, nv, rows_) \

@@ -1,0 +1,281 @@
+"""Blocks of pixels as slabs: the part of an image that a block sees, channels last, with its zeros.
+
+A slab is copied once a block (a layout or an odd stride of the array ends there) unless the array
+itself will do: then positions and offsets point into it.
+"""
+
+from cython cimport floating
+from libc.string cimport memcpy, memset
+
+from ._passes cimport LINE, aligned, axis_t, ceil_div, pass_t, slab_span
+from ._patches cimport valid_range
+from ._ukernels cimport cyconv_ukernels, transpose
+
+
+cdef enum:
+    BLOCK_PIXELS = 448          # rows of C (forward), or depth (weight backward), of a block
+    SLAB_BYTES = 524288         # preferred most, so that a slab stays in the second cache level
+    FOLD_PIXELS = 4096          # of a weight gradient, summed before they are added in float64
+
+
+cdef struct blocks_t:
+    bint flush                          # subnormal numbers to zero, in every thread
+    int mr, vl
+    ptrdiff_t nr                                # lanes of a full panel
+    ptrdiff_t images, rows, cols                # of a full block
+    ptrdiff_t n_images, n_rows, n_cols, count   # how many blocks
+    bint in_place                               # no slab: the source will do
+    ptrdiff_t slab[3]
+    ptrdiff_t pitch                             # between pixels of the slab
+    ptrdiff_t slab_image, slab_elements
+    ptrdiff_t panels, packed                    # panels in all; packed at a time
+    ptrdiff_t splits                            # tasks that share a block's panels
+    ptrdiff_t private_at, private_nbytes        # scratch of each thread
+    ptrdiff_t offsets_at, weight_offsets_at, positions_at, pack_at, sum_at, fold_at, nbytes
+    bint fold
+
+
+cdef inline bint is_inside(const pass_t *p) noexcept nogil:
+    """Whether every tap of every output is inside the source and channels are contiguous there."""
+    cdef int a
+    cdef const axis_t *axis
+    if p.source_c != 1 and p.channels > 1:
+        return False
+    for a in range(3):
+        axis = &p.axis[a]
+        if axis.taps == 0 or axis.least < 0:
+            return False
+        if (
+            (axis.outputs - 1) * axis.step + axis.least
+            + (axis.taps - 1) * (axis.between if axis.between > 0 else -axis.between) >= axis.size
+        ):
+            return False
+    return True
+
+
+cdef inline void size_slab(const pass_t *p, blocks_t *b) noexcept nogil:
+    b.slab[0] = slab_span(&p.axis[0], 1)
+    b.slab[1] = slab_span(&p.axis[1], b.rows)
+    b.slab[2] = slab_span(&p.axis[2], b.cols)
+    b.slab_image = b.slab[0] * b.slab[1] * b.slab[2] * b.pitch
+    b.slab_elements = 0 if b.in_place else b.images * b.slab_image
+
+
+cdef inline ptrdiff_t slab_pitch(ptrdiff_t channels, ptrdiff_t itemsize) noexcept nogil:
+    """Elements from pixel to pixel of a slab: an odd number of cache lines if it is several, so
+    that neighbouring pixels do not compete for a few sets of the cache."""
+    cdef ptrdiff_t line = LINE // itemsize
+    if channels < 2 * line:
+        return channels
+    return (ceil_div(channels, line) | 1) * line
+
+
+cdef inline blocks_t divide_blocks(
+    const pass_t *p, int op, const cyconv_ukernels *uk, ptrdiff_t itemsize, ptrdiff_t limit,
+    int threads
+) noexcept nogil:
+    """Choose blocks of pixels and the layout of the scratch; nbytes exceeds the limit if none
+    fits. Blocks of a weight gradient do not depend on the threads: they decide the sum's order."""
+    cdef blocks_t b
+    cdef ptrdiff_t plane = p.axis[1].outputs * p.axis[2].outputs
+    cdef ptrdiff_t slab_most = min(<ptrdiff_t> SLAB_BYTES, limit // (4 if op == 2 else 2 * threads))
+    cdef ptrdiff_t lanes, per_panel, used, full
+    b.mr = uk.mr
+    b.vl = uk.vl_f32 if itemsize == 4 else uk.vl_f64
+    b.nr = 2 * b.vl
+    b.in_place = is_inside(p)
+    b.pitch = slab_pitch(p.channels, itemsize)
+    b.fold = op == 2 and itemsize == 4 and p.batch * p.axis[0].outputs * plane > FOLD_PIXELS
+
+    # Whole images if several fit a block, else whole rows, else a piece of a row.
+    b.images = 1
+    b.cols = p.axis[2].outputs
+    b.rows = p.axis[1].outputs
+    if p.axis[0].outputs == 1 and plane > 0:
+        b.images = max(min(p.batch, BLOCK_PIXELS // plane), <ptrdiff_t> 1)
+    if plane > BLOCK_PIXELS:
+        b.rows = max(BLOCK_PIXELS // b.cols, <ptrdiff_t> 1)
+    if b.cols > BLOCK_PIXELS:
+        b.cols = ceil_div(b.cols, ceil_div(b.cols, BLOCK_PIXELS))
+    size_slab(p, &b)
+    while b.slab_elements * itemsize > slab_most and b.images * b.rows * b.cols > b.mr:
+        if b.images > 1:
+            b.images = ceil_div(b.images, 2)
+        elif b.rows > 1:
+            b.rows = ceil_div(b.rows, 2)
+        else:
+            b.cols = ceil_div(b.cols, 2)
+        size_slab(p, &b)
+    b.n_images = ceil_div(p.batch, b.images)
+    b.n_rows = ceil_div(p.axis[1].outputs, b.rows)
+    b.n_cols = ceil_div(p.axis[2].outputs, b.cols)
+    b.rows = ceil_div(p.axis[1].outputs, b.n_rows)
+    b.cols = ceil_div(p.axis[2].outputs, b.n_cols)
+    size_slab(p, &b)
+    b.count = b.n_images * p.axis[0].outputs * b.n_rows * b.n_cols
+
+    # Scratch: offsets, packed panels (and sums), then what each thread has for itself.
+    cdef ptrdiff_t pixels = b.images * b.rows * b.cols
+    b.panels = ceil_div(p.lanes, b.nr)
+    b.offsets_at = 0
+    b.weight_offsets_at = aligned(p.depth * <ptrdiff_t> sizeof(ptrdiff_t))
+    b.positions_at = 2 * b.weight_offsets_at
+    b.pack_at = b.positions_at
+    if op == 2:
+        b.pack_at += aligned(pixels * <ptrdiff_t> sizeof(ptrdiff_t))
+        b.private_nbytes = aligned(b.slab_elements * itemsize)
+        full = b.private_nbytes
+        per_panel = (pixels + p.depth) * b.nr * itemsize
+        if b.fold:
+            per_panel += p.depth * b.nr * <ptrdiff_t> sizeof(double)
+    else:
+        b.private_nbytes = (
+            aligned(b.slab_elements * itemsize) + aligned(pixels * b.nr * itemsize)
+            + aligned(pixels * <ptrdiff_t> sizeof(ptrdiff_t)))
+        full = threads * b.private_nbytes
+        per_panel = p.depth * b.nr * itemsize
+    used = limit - b.pack_at - full - 4 * LINE
+    b.packed = max(min(b.panels, used // max(per_panel, 1)), <ptrdiff_t> 1)
+    lanes = b.packed * b.nr
+    if op == 2:
+        b.sum_at = b.pack_at + aligned(pixels * lanes * itemsize)
+        b.fold_at = b.sum_at + aligned(p.depth * lanes * itemsize)
+        b.private_at = b.fold_at
+        if b.fold:
+            b.private_at += aligned(p.depth * lanes * <ptrdiff_t> sizeof(double))
+    else:
+        b.sum_at = b.fold_at = 0
+        b.private_at = b.pack_at + aligned(p.depth * lanes * itemsize)
+    b.nbytes = b.private_at + full
+    b.splits = 1
+    if threads > 1 and b.count < 4 * threads:
+        b.splits = min(b.packed, ceil_div(4 * threads, max(b.count, 1)))
+    return b
+
+
+cdef inline void list_depth(
+    const pass_t *p, const blocks_t *b, ptrdiff_t *offset, ptrdiff_t *weight_offset
+) noexcept nogil:
+    """Offsets of each k in the slab (or the source) and in the weights."""
+    cdef ptrdiff_t strides[3]
+    cdef ptrdiff_t i0, i1, i2, c, tap, k, at, weight_at
+    cdef ptrdiff_t place[3]
+    cdef const axis_t *a0 = &p.axis[0]
+    cdef const axis_t *a1 = &p.axis[1]
+    cdef const axis_t *a2 = &p.axis[2]
+    if b.in_place:
+        strides[0], strides[1] = a0.source_stride, a1.source_stride
+        strides[2] = a2.source_stride
+    else:
+        strides[2] = b.pitch
+        strides[1] = b.slab[2] * strides[2]
+        strides[0] = b.slab[1] * strides[1]
+    tap = 0
+    for i0 in range(a0.taps):
+        for i1 in range(a1.taps):
+            for i2 in range(a2.taps):
+                place[0] = a0.origin + i0 * a0.between - (0 if b.in_place else a0.least)
+                place[1] = a1.origin + i1 * a1.between - (0 if b.in_place else a1.least)
+                place[2] = a2.origin + i2 * a2.between - (0 if b.in_place else a2.least)
+                at = place[0] * strides[0] + place[1] * strides[1] + place[2] * strides[2]
+                weight_at = (
+                    (a0.kernel_first + i0 * a0.kernel_every) * a0.weight_stride
+                    + (a1.kernel_first + i1 * a1.kernel_every) * a1.weight_stride
+                    + (a2.kernel_first + i2 * a2.kernel_every) * a2.weight_stride)
+                for c in range(p.channels):
+                    k = tap * p.channels + c if p.channels_inner else c * p.taps + tap
+                    offset[k] = at + c
+                    weight_offset[k] = weight_at + c * p.weight_c
+                tap = tap + 1
+
+
+cdef inline int vectors_of(const blocks_t *b, ptrdiff_t lanes) noexcept nogil:
+    return 2 if lanes > b.vl else 1
+
+
+cdef inline void fill_slab_row(
+    const pass_t *p, const cyconv_ukernels *uk, const floating *row, ptrdiff_t first,
+    ptrdiff_t cols, ptrdiff_t pitch, floating *target
+) noexcept nogil:
+    """One row of a slab: `cols` pixels, channels last, from column `first` of a source row."""
+    cdef ptrdiff_t lo, hi, x, c, stride = p.axis[2].source_stride
+    cdef const floating *source
+    valid_range(first, 1, p.axis[2].size, cols, &lo, &hi)
+    memset(target, 0, lo * pitch * sizeof(floating))
+    memset(target + hi * pitch, 0, (cols - hi) * pitch * sizeof(floating))
+    source = row + (first + lo) * stride
+    target += lo * pitch
+    cols = hi - lo
+    if p.source_c == 1 and stride == pitch == p.channels:
+        memcpy(target, source, cols * pitch * sizeof(floating))
+    elif p.source_c == 1:
+        for x in range(cols):
+            memcpy(target + x * pitch, source + x * stride, p.channels * sizeof(floating))
+    elif stride == 1:
+        transpose(uk, p.channels, cols, source, p.source_c, target, pitch)
+    else:
+        for x in range(cols):
+            for c in range(p.channels):
+                target[x * pitch + c] = source[x * stride + c * p.source_c]
+
+
+cdef struct place_t:
+    ptrdiff_t n, images, z, y, rows, x, cols
+
+
+cdef inline place_t block_place(
+    const pass_t *p, const blocks_t *b, ptrdiff_t index
+) noexcept nogil:
+    """The images, depth, rows and columns of outputs that a block covers."""
+    cdef place_t at
+    at.x = index % b.n_cols * b.cols
+    index = index // b.n_cols
+    at.y = index % b.n_rows * b.rows
+    index = index // b.n_rows
+    at.z = index % p.axis[0].outputs
+    at.n = index // p.axis[0].outputs * b.images
+    at.images = min(b.images, p.batch - at.n)
+    at.rows = min(b.rows, p.axis[1].outputs - at.y)
+    at.cols = min(b.cols, p.axis[2].outputs - at.x)
+    return at
+
+
+cdef inline void fill_slab_line(
+    const pass_t *p, const blocks_t *b, const place_t *at, const cyconv_ukernels *uk,
+    const floating *source, ptrdiff_t line, floating *slab
+) noexcept nogil:
+    """Line `line` of a block's slab, counted over images, depth and rows."""
+    cdef ptrdiff_t y = line % b.slab[1]
+    cdef ptrdiff_t z = line // b.slab[1] % b.slab[0]
+    cdef ptrdiff_t n = line // (b.slab[1] * b.slab[0])
+    cdef ptrdiff_t source_z = at.z * p.axis[0].step + p.axis[0].least + z
+    cdef ptrdiff_t source_y = at.y * p.axis[1].step + p.axis[1].least + y
+    cdef floating *target = slab + line * b.slab[2] * b.pitch
+    if 0 <= source_z < p.axis[0].size and 0 <= source_y < p.axis[1].size:
+        fill_slab_row(
+            p, uk,
+            source + (at.n + n) * p.source_n + source_z * p.axis[0].source_stride
+            + source_y * p.axis[1].source_stride,
+            at.x * p.axis[2].step + p.axis[2].least, b.slab[2], b.pitch, target)
+    else:
+        memset(target, 0, b.slab[2] * b.pitch * sizeof(floating))
+
+
+cdef inline void list_pixels(
+    const pass_t *p, const blocks_t *b, const place_t *at, ptrdiff_t *position
+) noexcept nogil:
+    """Offset of each output pixel of a block in its slab, or in the source."""
+    cdef ptrdiff_t n, y, x, i = 0
+    cdef ptrdiff_t image = b.slab_image, row = b.slab[2] * b.pitch, pixel = b.pitch, base = 0
+    if b.in_place:
+        image = p.source_n
+        row, pixel = p.axis[1].source_stride, p.axis[2].source_stride
+        base = (
+            at.n * image + at.z * p.axis[0].step * p.axis[0].source_stride
+            + at.y * p.axis[1].step * row + at.x * p.axis[2].step * pixel)
+    for n in range(at.images):
+        for y in range(at.rows):
+            for x in range(at.cols):
+                position[i] = (
+                    base + n * image + y * p.axis[1].step * row + x * p.axis[2].step * pixel)
+                i = i + 1

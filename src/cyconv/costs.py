@@ -18,12 +18,14 @@ _CYCLES = 3e9
 # Share of the peak that each algorithm's product reaches when nothing is in its way.
 _GEMM_SHARE = 0.78
 _DEPTHWISE_SHARE = 0.45
-_BLAS_SHARE = 0.75
+_BLAS_SHARE = 0.8
 # A panel of one vector has too few sums to hide the latency of an addition.
 _ONE_VECTOR_PENALTY = 2.5
 # A matrix product of few rows or columns leaves BLAS's own tiles half empty.
 _THIN = 32
 _THIN_PENALTY = 1.6
+# A tile of columns at a time is a smaller product.
+_TILED_PENALTY = 1.1
 # Weight gradients also pack dy, and add up the sums of blocks.
 _GRADIENT_PENALTY = 1.2
 _FEW = 8
@@ -97,7 +99,7 @@ def _pointwise(problem: ConvProblem) -> float:
         problem.layout == "nchw" or problem.op == "dw"
     ):
         product *= _THIN_PENALTY
-    moved = _moved(problem) * _STREAMED + problem.elements["w"] * _PACKED[problem.op]
+    moved = _moved(problem) * _STREAMED + problem.elements["w"] * _PACKED[problem.op] / 2
     if max(problem.stride) == 1:
         return product + moved
     if problem.layout == "nchw":
@@ -107,7 +109,7 @@ def _pointwise(problem: ConvProblem) -> float:
 
 
 def _im2col(problem: ConvProblem) -> float:
-    product = problem.macs / (_BLAS_SHARE * _peak(problem))
+    product = _TILED_PENALTY * problem.macs / (_BLAS_SHARE * _peak(problem))
     packed = problem.elements["w"] * _PACKED[problem.op]
     return product + packed + _moved(problem) * _STREAMED + _columns(problem)
 

@@ -108,18 +108,25 @@ ALWAYS_INLINE void NAME(move_row)(ptrdiff_t cols, const REAL *src, REAL *dst)
     *(NAME(vec) *)(dst + x) = *(const NAME(vec) *)(src + x);
 }
 
-/* One row of `move` that takes every second element. */
+/* One row of `move` that takes every second element. The second load begins an element early, so that
+ * nothing behind the last element is read. */
 ALWAYS_INLINE void NAME(halve_row)(ptrdiff_t cols, const REAL *src, REAL *dst)
 {
     ptrdiff_t x = 0;
 #ifdef HAS_SHUFFLE
-    NAME(mask) even;
-    UNROLL for (int i = 0; i < VL; i++)
-        even[i] = 2 * i;
-    for (; x + VL < cols; x += VL) {
-        const NAME(reg) a = *(const NAME(vec) *)(src + 2 * x);
-        const NAME(reg) b = *(const NAME(vec) *)(src + 2 * x + VL);
-        *(NAME(vec) *)(dst + x) = __builtin_shuffle(a, b, even);
+    if (cols >= VL) {
+        NAME(mask) every;
+        UNROLL for (int i = 0; i < VL / 2; i++) {
+            every[i] = 2 * i;
+            every[VL / 2 + i] = VL + 2 * i + 1;
+        }
+        for (; x < cols; x += VL) {
+            const ptrdiff_t at = x + VL <= cols ? x : cols - VL;
+            const NAME(reg) a = *(const NAME(vec) *)(src + 2 * at);
+            const NAME(reg) b = *(const NAME(vec) *)(src + 2 * at + VL - 1);
+            *(NAME(vec) *)(dst + at) = __builtin_shuffle(a, b, every);
+        }
+        return;
     }
 #endif
     for (; x < cols; x++)
@@ -140,12 +147,11 @@ static void NAME(move)(ptrdiff_t rows, ptrdiff_t cols, const REAL *src, ptrdiff_
     }
 }
 
-static void NAME(zip)(ptrdiff_t rows, ptrdiff_t cols, const REAL *even, const REAL *odd,
-                      ptrdiff_t src_row, REAL *dst, ptrdiff_t dst_row)
+ALWAYS_INLINE void NAME(zip_row)(ptrdiff_t pairs, const REAL *even, const REAL *odd, REAL *dst)
 {
-    for (ptrdiff_t y = 0; y < rows; y++, even += src_row, odd += src_row, dst += dst_row) {
-        ptrdiff_t x = 0;
+    ptrdiff_t x = 0;
 #ifdef HAS_SHUFFLE
+    if (pairs >= VL) {
         NAME(mask) low, high;
         UNROLL for (int i = 0; i < VL / 2; i++) {
             low[2 * i] = i;
@@ -153,17 +159,28 @@ static void NAME(zip)(ptrdiff_t rows, ptrdiff_t cols, const REAL *even, const RE
             high[2 * i] = VL / 2 + i;
             high[2 * i + 1] = VL + VL / 2 + i;
         }
-        for (; 2 * (x + VL) <= cols; x += VL) {
-            const NAME(reg) a = *(const NAME(vec) *)(even + x);
-            const NAME(reg) b = *(const NAME(vec) *)(odd + x);
-            *(NAME(vec) *)(dst + 2 * x) = __builtin_shuffle(a, b, low);
-            *(NAME(vec) *)(dst + 2 * x + VL) = __builtin_shuffle(a, b, high);
+        for (; x < pairs; x += VL) {
+            const ptrdiff_t at = x + VL <= pairs ? x : pairs - VL;
+            const NAME(reg) a = *(const NAME(vec) *)(even + at);
+            const NAME(reg) b = *(const NAME(vec) *)(odd + at);
+            *(NAME(vec) *)(dst + 2 * at) = __builtin_shuffle(a, b, low);
+            *(NAME(vec) *)(dst + 2 * at + VL) = __builtin_shuffle(a, b, high);
         }
+        return;
+    }
 #endif
-        for (; 2 * x < cols; x++) {
-            dst[2 * x] = even[x];
-            if (2 * x + 1 < cols)
-                dst[2 * x + 1] = odd[x];
-        }
+    for (; x < pairs; x++) {
+        dst[2 * x] = even[x];
+        dst[2 * x + 1] = odd[x];
+    }
+}
+
+static void NAME(zip)(ptrdiff_t rows, ptrdiff_t cols, const REAL *even, const REAL *odd,
+                      ptrdiff_t src_row, REAL *dst, ptrdiff_t dst_row)
+{
+    for (ptrdiff_t y = 0; y < rows; y++, even += src_row, odd += src_row, dst += dst_row) {
+        NAME(zip_row)(cols / 2, even, odd, dst);
+        if (cols % 2)
+            dst[cols - 1] = even[cols / 2];
     }
 }

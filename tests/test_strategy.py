@@ -551,7 +551,7 @@ def test_measuring_writes_only_the_result(measure):
 def test_lists_are_remembered_as_tuples_are():
     """A call with lists takes the short way too, and no wrong type takes it with them."""
     calls.clear()
-    arguments = dict(stride=[1, 1], padding=[[1, 1], [0, 2]], groups=2)
+    arguments = {"stride": [1, 1], "padding": [[1, 1], [0, 2]], "groups": 2}
     first = cyconv.conv2d(X, W, **arguments)
     assert len(calls._calls) == 1
     np.testing.assert_array_equal(cyconv.conv2d(X, W, **arguments), first)

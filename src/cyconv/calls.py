@@ -49,7 +49,7 @@ def _key(
         return None
     types = tuple(map(type, raw))
     if list in types:
-        raw = _hashable(raw)  # type: ignore[assignment]
+        raw = _hashable(raw)
     if (tuple in types or list in types) and not _exact(raw):
         return None
     if extra and not _exact(extra):

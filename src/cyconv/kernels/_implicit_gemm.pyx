@@ -34,7 +34,7 @@ from ._slabs cimport (
     place_t, vectors_of,
 )
 from ._ukernels cimport (
-    CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, cyconv_ukernels, outer, transpose,
+    CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, collect, cyconv_ukernels, outer, transpose,
 )
 
 cnp.import_array()
@@ -249,11 +249,12 @@ cdef bint _run_pass(
 
 
 cdef void _pack_gradient(
-    const pass_t *p, const geometry_t *g, const place_t *at, const cyconv_ukernels *uk,
-    const floating *dy, ptrdiff_t lanes, ptrdiff_t nr, floating *panel
+    const blocks_t *b, const geometry_t *g, const place_t *at, const cyconv_ukernels *uk,
+    const floating *dy, ptrdiff_t lanes, floating *panel
 ) noexcept nogil:
     """A block of dy as a panel: pixels by lanes, zero beyond the last lane."""
-    cdef ptrdiff_t n, y, x, j
+    cdef int nv = vectors_of(b, lanes)
+    cdef ptrdiff_t n, y, x, j, nr = nv * b.vl
     cdef const floating *row
     if lanes < nr:
         memset(panel, 0, at.images * at.rows * at.cols * nr * sizeof(floating))
@@ -262,7 +263,9 @@ cdef void _pack_gradient(
             row = (
                 dy + (at.n + n) * g.y_n + at.z * g.y_s[0] + (at.y + y) * g.y_s[1]
                 + at.x * g.y_s[2])
-            if g.y_c == 1:
+            if g.y_c == 1 and lanes == nr:
+                collect(uk, at.cols, nv, row, g.y_s[2], panel)
+            elif g.y_c == 1:
                 for x in range(at.cols):
                     for j in range(lanes):
                         panel[x * nr + j] = row[x * g.y_s[2] + j]
@@ -355,8 +358,8 @@ cdef void _gradient_blocks(
         for panel in prange(panels, num_threads=threads, schedule='static'):
             lane = (chunk + panel) * b.nr
             _pack_gradient(
-                p, g, &at, uk, dy + lane * g.y_c, min(b.nr, p.lanes - lane),
-                vectors_of(b, p.lanes - lane) * b.vl, packed + panel * most * b.nr)
+                b, g, &at, uk, dy + lane * g.y_c, min(b.nr, p.lanes - lane),
+                packed + panel * most * b.nr)
         for task in prange(
             panels * chunks, num_threads=threads, schedule='dynamic', chunksize=1
         ):

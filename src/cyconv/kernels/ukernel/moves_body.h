@@ -2,34 +2,56 @@
 #ifdef HAS_SHUFFLE
 typedef INTEGER NAME(mask) __attribute__((vector_size(VBYTES)));
 
-/* One VL x VL block by repeated interleaving: after log2(VL) rounds of {first half, second half}
- * -> {pairwise interleaved}, rows have become columns. Of the block only `rows` rows are read, and
+/* One VL x VL block in two steps. Registers have banks of 16 bytes, and shuffles within banks are cheap:
+ * first the square of BANK x BANK elements in every bank of BANK rows, by repeated interleaving
+ * ({first half, second half} -> {pairwise interleaved}, log2(BANK) rounds); then the banks, by
+ * exchanging those at distance w, a power of two up to VL/2. Of the block only `rows` rows are read, and
  * `cols` rows of the transposed block written, a whole vector each. */
+#define BANK ((int)(16 / sizeof(REAL)))
+ALWAYS_INLINE void NAME(exchange)(NAME(reg) *v, const int w)
+{
+    NAME(mask) low, high;
+    UNROLL for (int i = 0; i < VL; i++) {
+        low[i] = i & w ? VL + i - w : i;
+        high[i] = i & w ? VL + i : i + w;
+    }
+    UNROLL for (int i = 0; i < VL; i++)
+        if (!(i & w)) {
+            const NAME(reg) first = v[i];
+            v[i] = __builtin_shuffle(first, v[i + w], low);
+            v[i + w] = __builtin_shuffle(first, v[i + w], high);
+        }
+}
+
 ALWAYS_INLINE void NAME(transpose_block)(ptrdiff_t rows, ptrdiff_t cols, const REAL *src,
                                          ptrdiff_t src_row, REAL *dst, ptrdiff_t dst_row)
 {
-    NAME(reg) v[VL], u[VL];
+    NAME(reg) v[VL], u[BANK];
     NAME(mask) low, high;
-    UNROLL for (int i = 0; i < VL / 2; i++) {
-        low[2 * i] = i;
-        low[2 * i + 1] = VL + i;
-        high[2 * i] = VL / 2 + i;
-        high[2 * i + 1] = VL + VL / 2 + i;
+    UNROLL for (int i = 0; i < VL; i++) {
+        low[i] = i / BANK * BANK + i % BANK / 2 + i % 2 * VL;
+        high[i] = low[i] + BANK / 2;
     }
     UNROLL for (int i = 0; i < VL; i++)
         v[i] = *(const NAME(vec) *)(src + (i < rows ? i : 0) * src_row);
-    UNROLL for (int width = 1; width < VL; width *= 2) {
-        UNROLL for (int i = 0; i < VL / 2; i++) {
-            u[2 * i] = __builtin_shuffle(v[i], v[i + VL / 2], low);
-            u[2 * i + 1] = __builtin_shuffle(v[i], v[i + VL / 2], high);
+    UNROLL for (int bank = 0; bank < VL; bank += BANK)
+        UNROLL for (int width = 1; width < BANK; width *= 2) {
+            UNROLL for (int i = 0; i < BANK / 2; i++) {
+                u[2 * i] = __builtin_shuffle(v[bank + i], v[bank + i + BANK / 2], low);
+                u[2 * i + 1] = __builtin_shuffle(v[bank + i], v[bank + i + BANK / 2], high);
+            }
+            UNROLL for (int i = 0; i < BANK; i++)
+                v[bank + i] = u[i];
         }
-        UNROLL for (int i = 0; i < VL; i++)
-            v[i] = u[i];
-    }
+    if (VL > BANK)
+        NAME(exchange)(v, BANK);
+    if (VL > 2 * BANK)
+        NAME(exchange)(v, 2 * BANK);
     UNROLL for (int i = 0; i < VL; i++)
         if (i < cols)
             *(NAME(vec) *)(dst + i * dst_row) = v[i];
 }
+#undef BANK
 #endif
 
 ALWAYS_INLINE void NAME(transpose_each)(ptrdiff_t rows, ptrdiff_t cols, const REAL *src,

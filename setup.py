@@ -15,6 +15,7 @@ UKERNELS = KERNELS / "ukernel"
 MODULES = (
     "_openmp",
     "_geometry",
+    "_run",
     "_ukernels",
     "_direct",
     "_gemm",

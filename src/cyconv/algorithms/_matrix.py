@@ -27,10 +27,7 @@ def run_product(pointwise: bool, call: Run) -> None:
     # Alternating between the two, each finds the processors taken by the other's waiting threads.
     in_blas = macs >= _PARALLEL_MACS
     with limited_to(threads if in_blas else 1):
-        _gemm.run(
-            geometry, problem.op, pointwise, call.x, call.w, call.y, accumulate, call.scratch,
-            limit, 1 if in_blas else threads,
-        )  # fmt: skip
+        _gemm.run(call, pointwise, accumulate, 1 if in_blas else threads)
 
 
 def too_large(*sizes: int) -> str | None:

@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from ..kernels._geometry import Geometry
+from ..kernels._run import Run
 from ..operands import Array
 from ..problem import ConvProblem
+
+__all__ = ["Algorithm", "Run", "beyond_passes", "per_channel"]
 
 # Kernels multiply this by bytes and threads in signed 64 bits.
 _MOST_ELEMENTS = 2**50
 # Each phase of a strided data gradient has its own taps; this many is beyond any use of it.
 _MOST_PHASES = 64
-
-
-class Run(NamedTuple):
-    """All that a run needs.
-
-    Operands have the problem's compute dtype in native byte order, aligned, with any strides, batch
-    axis included. The result, one of x, w and y, is C-contiguous, holds anything and overlaps no
-    operand. `scratch` holds at least what `Algorithm.workspace` named for the same limit and
-    threads; `flush` permits to treat subnormal numbers as zero.
-    """
-
-    problem: ConvProblem
-    geometry: Geometry
-    x: Array
-    w: Array
-    y: Array
-    bias: Array | None
-    scratch: Array
-    limit: int
-    threads: int
-    flush: bool
 
 
 class Algorithm(Protocol):

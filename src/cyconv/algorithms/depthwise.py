@@ -42,8 +42,5 @@ class Depthwise:
 
     def run(self, call: Run) -> bool:
         """See `Algorithm.run`; hand gradients of non-finite values over."""
-        done: bool = _kernel(call.geometry, call.problem.op).run(
-            call.geometry, call.problem.op, call.x, call.w, call.y, call.bias, call.scratch,
-            call.threads, call.flush,
-        )  # fmt: skip
+        done: bool = _kernel(call.geometry, call.problem.op).run(call)
         return done

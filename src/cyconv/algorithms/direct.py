@@ -26,11 +26,5 @@ class Direct:
 
     def run(self, call: Run) -> bool:
         """See `Algorithm.run`."""
-        op, geometry, threads = call.problem.op, call.geometry, call.threads
-        if op == "fwd":
-            _direct.forward(geometry, call.x, call.w, call.bias, call.y, threads)
-        elif op == "dx":
-            _direct.data_backward(geometry, call.y, call.w, call.bias, call.x, threads)
-        else:
-            _direct.weight_backward(geometry, call.x, call.y, call.w, threads)
+        _direct.run(call)
         return True

@@ -30,7 +30,4 @@ class ImplicitGemm:
 
     def run(self, call: Run) -> bool:
         """See `Algorithm.run`; hand data gradients of non-finite weights over."""
-        return _implicit_gemm.run(
-            call.geometry, call.problem.op, call.x, call.w, call.y, call.bias, call.scratch,
-            call.limit, call.threads, call.flush,
-        )  # fmt: skip
+        return _implicit_gemm.run(call)

@@ -42,7 +42,4 @@ class Winograd:
 
     def run(self, call: Run) -> bool:
         """See `Algorithm.run`; hand what is not finite, or overflows on the way, over."""
-        return _winograd.run(
-            call.geometry, call.problem.op, call.x, call.w, call.y, call.bias, call.scratch,
-            call.limit, call.threads, call.flush,
-        )  # fmt: skip
+        return _winograd.run(call)

@@ -18,27 +18,24 @@ from cython.parallel cimport prange, threadid
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
-cimport numpy as cnp
-
-from ._geometry cimport Geometry, address, geometry_t
+from ._geometry cimport Geometry, geometry_t
 from ._passes cimport (
     aligned, all_finite, axis_t, ceil_div, cyconv_flush_begin, cyconv_flush_end, data_pass,
     forward_pass, pass_t, slab_span,
 )
 from ._patches cimport valid_range
+from ._run cimport Run, run_t
 from ._ukernels cimport (
     CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, along, collect, cyconv_ukernels,
 )
 
-cnp.import_array()
+from ._run import OPERATORS
 
 cdef enum:
     SLAB_BYTES = 20480          # of a block: it should stay in the first cache level
     MOST_COLUMNS = 64           # of a block
     FOLD_PIXELS = 4096
     FEWEST_TASKS = 16           # of a weight gradient, if it has as many blocks
-
-OPERATORS = {"fwd": 0, "dx": 1, "dw": 2}
 
 
 cdef struct blocks_t:
@@ -366,28 +363,30 @@ cdef void _run_gradient(
 
 
 cdef bint _run(
-    const geometry_t *g, int op, const cyconv_ukernels *uk, floating *x, floating *w, floating *y,
-    const floating *bias, char *scratch, int threads, bint flush
+    const geometry_t *g, const run_t *c, const cyconv_ukernels *uk, floating *x
 ) noexcept nogil:
+    cdef floating *w = <floating *> c.w
+    cdef floating *y = <floating *> c.y
+    cdef const floating *bias = <const floating *> c.bias
     cdef pass_t p
     cdef blocks_t b
     cdef ptrdiff_t phase
-    if op != 1:
+    if c.op != 1:
         p = forward_pass(g)
-        b = _divide(&p, g, op, uk, sizeof(floating), threads)
-        b.flush = flush
-        if op == 2:
-            _run_gradient(&p, g, &b, uk, x, y, w, scratch, threads)
+        b = _divide(&p, g, c.op, uk, sizeof(floating), c.threads)
+        b.flush = c.flush
+        if c.op == 2:
+            _run_gradient(&p, g, &b, uk, x, y, w, c.scratch, c.threads)
             return True
         return _run_pass(
-            &p, g, &b, uk, x, w, bias, y, g.co * g.w_o, False, scratch, threads)
+            &p, g, &b, uk, x, w, bias, y, g.co * g.w_o, False, c.scratch, c.threads)
     for phase in range(g.stride[0] * g.stride[1] * g.stride[2]):
         if not data_pass(g, phase, &p):
             continue
-        b = _divide(&p, g, op, uk, sizeof(floating), threads)
-        b.flush = flush
+        b = _divide(&p, g, c.op, uk, sizeof(floating), c.threads)
+        b.flush = c.flush
         if not _run_pass(
-            &p, g, &b, uk, y, w, bias, x, g.co * g.w_o, True, scratch, threads
+            &p, g, &b, uk, y, w, bias, x, g.co * g.w_o, True, c.scratch, c.threads
         ):
             return False
     return True
@@ -414,34 +413,18 @@ def workspace(Geometry geometry not None, str op, int threads):
     return most
 
 
-def run(
-    Geometry geometry not None, str op, cnp.ndarray x not None, cnp.ndarray w not None,
-    cnp.ndarray y not None, cnp.ndarray bias, cnp.ndarray scratch not None, int threads,
-    bint flush
-):
+def run(Run call not None):
     """Compute one operator; the result is whichever of x, w and y the operator gives.
 
-    `scratch` holds at least the bytes that `workspace` names for the same arguments. Returns False,
+    Returns False,
     with the result undefined, for a data gradient whose weights are not all finite.
     """
-    cdef int code = OPERATORS[op]
     cdef const cyconv_ukernels *uk = active()
-    cdef void *px = address(x)
-    cdef void *pw = address(w)
-    cdef void *py = address(y)
-    cdef void *pb = address(bias) if bias is not None else NULL
-    cdef char *ps = <char *> address(scratch)
     cdef bint done
-    cdef ptrdiff_t needed = workspace(geometry, op, threads)
-    if scratch.nbytes < needed:
-        raise ValueError(f"scratch has {scratch.nbytes} bytes, {needed} are needed")
+    call.needs(workspace(call.geometry, call.problem.op, call.c.threads))
     with nogil:
-        if geometry.double_precision:
-            done = _run[double](
-                &geometry.c, code, uk, <double *> px, <double *> pw, <double *> py,
-                <const double *> pb, ps, threads, flush)
+        if call.geometry.double_precision:
+            done = _run[double](&call.geometry.c, &call.c, uk, <double *> call.c.x)
         else:
-            done = _run[float](
-                &geometry.c, code, uk, <float *> px, <float *> pw, <float *> py,
-                <const float *> pb, ps, threads, flush)
+            done = _run[float](&call.geometry.c, &call.c, uk, <float *> call.c.x)
     return done

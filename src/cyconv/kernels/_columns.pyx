@@ -18,9 +18,7 @@ from cython.parallel cimport prange, threadid
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
-cimport numpy as cnp
-
-from ._geometry cimport Geometry, address, geometry_t
+from ._geometry cimport Geometry, geometry_t
 from ._passes cimport (
     aligned, all_finite, axis_t, ceil_div, cyconv_flush_begin, cyconv_flush_end, list_passes,
     pass_t, passes_t,
@@ -29,19 +27,18 @@ from ._planes cimport (
     copy_planes, divide_planes, fill_slab, place, place_t, planes_t, result_place, slab_place,
     store_rows,
 )
+from ._run cimport Run, run_t
 from ._ukernels cimport (
     CYCONV_MOST_LANES, active, cyconv_slide_height, cyconv_slides, cyconv_ukernels, slide,
     slide_gradient,
 )
 
-cnp.import_array()
+from ._run import OPERATORS
 
 cdef enum:
     FEWEST_ROWS = 4
     FOLD_PIXELS = 4096
     FEWEST_TASKS = 16           # of a weight gradient, if it has as many blocks
-
-OPERATORS = {"fwd": 0, "dx": 1, "dw": 2}
 
 
 cdef struct blocks_t:
@@ -323,16 +320,18 @@ cdef bint _run_gradient(
 
 
 cdef bint _run(
-    const geometry_t *g, int op, const cyconv_ukernels *uk, ptrdiff_t vl, floating *x, floating *w,
-    floating *y, const floating *bias, char *scratch, int threads, bint flush
+    const geometry_t *g, const run_t *c, const cyconv_ukernels *uk, ptrdiff_t vl, floating *x
 ) noexcept nogil:
+    cdef floating *w = <floating *> c.w
+    cdef floating *y = <floating *> c.y
+    cdef const floating *bias = <const floating *> c.bias
     cdef passes_t all_
-    list_passes(g, op, &all_)
-    if op == 2:
-        return _run_gradient(&all_, g, uk, x, y, w, vl, scratch, threads, flush)
-    if op == 1:
-        return _run_passes(&all_, g, op, uk, y, w, bias, x, vl, scratch, threads, flush)
-    return _run_passes(&all_, g, op, uk, x, w, bias, y, vl, scratch, threads, flush)
+    list_passes(g, c.op, &all_)
+    if c.op == 2:
+        return _run_gradient(&all_, g, uk, x, y, w, vl, c.scratch, c.threads, c.flush)
+    if c.op == 1:
+        return _run_passes(&all_, g, c.op, uk, y, w, bias, x, vl, c.scratch, c.threads, c.flush)
+    return _run_passes(&all_, g, c.op, uk, x, w, bias, y, vl, c.scratch, c.threads, c.flush)
 
 
 cdef bint _slides(const axis_t *axis, int op) noexcept nogil:
@@ -377,37 +376,21 @@ def workspace(Geometry geometry not None, str op, int threads):
     ).nbytes
 
 
-def run(
-    Geometry geometry not None, str op, cnp.ndarray x not None, cnp.ndarray w not None,
-    cnp.ndarray y not None, cnp.ndarray bias, cnp.ndarray scratch not None, int threads,
-    bint flush
-):
+def run(Run call not None):
     """Compute one operator that `serves` names; the result is whichever of x, w and y the operator
     gives.
 
-    `scratch` holds at least the bytes that `workspace` names for the same arguments. Returns False,
+    Returns False,
     with the result undefined, for a data gradient whose weights are not all finite and for a weight
     gradient that is not.
     """
-    cdef int code = OPERATORS[op]
     cdef const cyconv_ukernels *uk = active()
-    cdef ptrdiff_t vl = _lanes(geometry, uk)
-    cdef void *px = address(x)
-    cdef void *pw = address(w)
-    cdef void *py = address(y)
-    cdef void *pb = address(bias) if bias is not None else NULL
-    cdef char *ps = <char *> address(scratch)
+    cdef ptrdiff_t vl = _lanes(call.geometry, uk)
     cdef bint done
-    cdef ptrdiff_t needed = workspace(geometry, op, threads)
-    if scratch.nbytes < needed:
-        raise ValueError(f"scratch has {scratch.nbytes} bytes, {needed} are needed")
+    call.needs(workspace(call.geometry, call.problem.op, call.c.threads))
     with nogil:
-        if geometry.double_precision:
-            done = _run[double](
-                &geometry.c, code, uk, vl, <double *> px, <double *> pw, <double *> py,
-                <const double *> pb, ps, threads, flush)
+        if call.geometry.double_precision:
+            done = _run[double](&call.geometry.c, &call.c, uk, vl, <double *> call.c.x)
         else:
-            done = _run[float](
-                &geometry.c, code, uk, vl, <float *> px, <float *> pw, <float *> py,
-                <const float *> pb, ps, threads, flush)
+            done = _run[float](&call.geometry.c, &call.c, uk, vl, <float *> call.c.x)
     return done

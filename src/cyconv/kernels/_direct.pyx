@@ -18,12 +18,9 @@ No scratch memory; the GIL is released; results must not overlap operands.
 from cython cimport floating
 from cython.parallel cimport prange
 
-cimport numpy as cnp
-
-from ._geometry cimport Geometry, address, geometry_t
+from ._geometry cimport geometry_t
 from ._patches cimport valid_range
-
-cnp.import_array()
+from ._run cimport Run, run_t
 
 cdef enum:
     LANES = 8
@@ -258,54 +255,22 @@ cdef void _weight_backward(
                 g, x + (o // g.co * g.ci + c) * g.x_c, dy + o * g.y_c, kd, kh, kw))
 
 
-def forward(
-    Geometry geometry not None, cnp.ndarray x not None, cnp.ndarray w not None,
-    cnp.ndarray bias, cnp.ndarray y not None, int threads
-):
-    """Write the forward convolution of x and w into y."""
-    cdef void *px = address(x)
-    cdef void *pw = address(w)
-    cdef void *pb = address(bias) if bias is not None else NULL
-    cdef void *py = address(y)
+cdef void _run(const geometry_t *g, const run_t *c, floating *x) noexcept nogil:
+    cdef floating *w = <floating *> c.w
+    cdef floating *y = <floating *> c.y
+    cdef const floating *bias = <const floating *> c.bias
+    if c.op == 0:
+        _forward(g, x, w, bias, y, c.threads)
+    elif c.op == 1:
+        _data_backward(g, y, w, bias, x, c.threads)
+    else:
+        _weight_backward(g, x, y, w, c.threads)
+
+
+def run(Run call not None):
+    """Compute one operator; the result is whichever of x, w and y the operator gives."""
     with nogil:
-        if geometry.double_precision:
-            _forward[double](
-                &geometry.c, <double *> px, <double *> pw, <double *> pb, <double *> py, threads)
+        if call.geometry.double_precision:
+            _run[double](&call.geometry.c, &call.c, <double *> call.c.x)
         else:
-            _forward[float](
-                &geometry.c, <float *> px, <float *> pw, <float *> pb, <float *> py, threads)
-
-
-def data_backward(
-    Geometry geometry not None, cnp.ndarray dy not None, cnp.ndarray w not None,
-    cnp.ndarray bias, cnp.ndarray dx not None, int threads
-):
-    """Write the data gradient of dy and w into dx."""
-    cdef void *py = address(dy)
-    cdef void *pw = address(w)
-    cdef void *pb = address(bias) if bias is not None else NULL
-    cdef void *px = address(dx)
-    with nogil:
-        if geometry.double_precision:
-            _data_backward[double](
-                &geometry.c, <double *> py, <double *> pw, <double *> pb, <double *> px, threads)
-        else:
-            _data_backward[float](
-                &geometry.c, <float *> py, <float *> pw, <float *> pb, <float *> px, threads)
-
-
-def weight_backward(
-    Geometry geometry not None, cnp.ndarray x not None, cnp.ndarray dy not None,
-    cnp.ndarray dw not None, int threads
-):
-    """Write the weight gradient of x and dy into dw."""
-    cdef void *px = address(x)
-    cdef void *py = address(dy)
-    cdef void *pw = address(dw)
-    with nogil:
-        if geometry.double_precision:
-            _weight_backward[double](
-                &geometry.c, <double *> px, <double *> py, <double *> pw, threads)
-        else:
-            _weight_backward[float](
-                &geometry.c, <float *> px, <float *> py, <float *> pw, threads)
+            _run[float](&call.geometry.c, &call.c, <float *> call.c.x)

@@ -1,17 +1,6 @@
-from ..operands import Array
 from ._geometry import Geometry
+from ._run import Run
 
 def workspace(geometry: Geometry, op: str, pointwise: bool, limit: int) -> int: ...
 def prospect(geometry: Geometry, op: str, pointwise: bool, limit: int) -> tuple[int, bool]: ...
-def run(
-    geometry: Geometry,
-    op: str,
-    pointwise: bool,
-    x: Array,
-    w: Array,
-    y: Array,
-    accumulate: bool,
-    scratch: Array,
-    limit: int,
-    threads: int,
-) -> None: ...
+def run(call: Run, pointwise: bool, accumulate: bool, threads: int) -> None: ...

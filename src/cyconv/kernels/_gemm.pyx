@@ -23,13 +23,12 @@ from cython cimport floating
 from cython.parallel cimport prange
 from libc.limits cimport INT_MAX
 
-cimport numpy as cnp
-
 from ._blas cimport gemm
-from ._geometry cimport Geometry, address, geometry_t
+from ._geometry cimport Geometry, geometry_t
 from ._patches cimport gather, scatter
+from ._run cimport Run, run_t
 
-cnp.import_array()
+from ._run import OPERATORS
 
 cdef enum:
     FORWARD = 0
@@ -42,8 +41,6 @@ cdef enum:
     FOLD_PIXELS = 4096
     PARALLEL_ELEMENTS = 262144  # smaller copies are not worth waking threads
     LINE = 64                   # bytes; pieces of scratch begin at cache lines
-
-OPERATORS = {"fwd": FORWARD, "dx": DATA_BACKWARD, "dw": WEIGHT_BACKWARD}
 
 
 cdef struct matrix_t:
@@ -314,18 +311,20 @@ cdef void _block(
 
 
 cdef void _run(
-    const geometry_t *g, const tiling_t *t, int op, floating *x, floating *w, floating *y,
-    bint accumulate, char *scratch, int threads
+    const geometry_t *g, const tiling_t *t, const run_t *c, floating *x, bint accumulate,
+    int threads
 ) noexcept nogil:
+    cdef floating *w = <floating *> c.w
+    cdef floating *y = <floating *> c.y
     cdef ptrdiff_t group, o
     for group in range(g.groups):
         o = 0
         while o < g.co:
             # Data backward sums over output channels, so later blocks add to earlier ones.
             _block(
-                g, t, op, x + group * g.ci * g.x_c, w + (group * g.co + o) * g.w_o,
+                g, t, c.op, x + group * g.ci * g.x_c, w + (group * g.co + o) * g.w_o,
                 y + (group * g.co + o) * g.y_c, min(t.block, g.co - o),
-                accumulate or (op == DATA_BACKWARD and o > 0), scratch, threads)
+                accumulate or (c.op == DATA_BACKWARD and o > 0), c.scratch, threads)
             o += t.block
 
 
@@ -350,30 +349,16 @@ def prospect(Geometry geometry not None, str op, bint pointwise, ptrdiff_t limit
     return t.rows * t.cols * t.depth * t.block, overwrites
 
 
-def run(
-    Geometry geometry not None, str op, bint pointwise, cnp.ndarray x not None,
-    cnp.ndarray w not None, cnp.ndarray y not None, bint accumulate,
-    cnp.ndarray scratch not None, ptrdiff_t limit, int threads
-):
-    """Compute one operator; the result is whichever of x, w and y the operator gives.
-
-    `scratch` holds at least the bytes that `workspace` names for the same arguments.
+def run(Run call not None, bint pointwise, bint accumulate, int threads):
+    """Compute one operator on this many threads of ours, which may be fewer than the call's; the
+    result is whichever of x, w and y the operator gives.
     """
-    cdef int code = OPERATORS[op]
-    cdef void *px = address(x)
-    cdef void *pw = address(w)
-    cdef void *py = address(y)
-    cdef char *ps = <char *> address(scratch)
-    cdef tiling_t t = _tile(
-        &geometry.c, code, pointwise, 8 if geometry.double_precision else 4, limit)
-    if scratch.nbytes < t.nbytes:
-        raise ValueError(f"scratch has {scratch.nbytes} bytes, {t.nbytes} are needed")
+    cdef const geometry_t *g = &call.geometry.c
+    cdef bint double_precision = call.geometry.double_precision
+    cdef tiling_t t = _tile(g, call.c.op, pointwise, 8 if double_precision else 4, call.c.limit)
+    call.needs(t.nbytes)
     with nogil:
-        if geometry.double_precision:
-            _run[double](
-                &geometry.c, &t, code, <double *> px, <double *> pw, <double *> py, accumulate,
-                ps, threads)
+        if double_precision:
+            _run[double](g, &t, &call.c, <double *> call.c.x, accumulate, threads)
         else:
-            _run[float](
-                &geometry.c, &t, code, <float *> px, <float *> pw, <float *> py, accumulate,
-                ps, threads)
+            _run[float](g, &t, &call.c, <float *> call.c.x, accumulate, threads)

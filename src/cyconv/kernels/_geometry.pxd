@@ -1,7 +1,5 @@
 """The geometry of a convolution as kernels see it: three spatial axes and element strides."""
 
-cimport numpy as cnp
-
 
 cdef struct geometry_t:
     ptrdiff_t batch, groups
@@ -25,7 +23,3 @@ cdef class Geometry:
     cdef geometry_t c
     cdef readonly bint double_precision
     cdef readonly bint by_image             # results must not depend on the batch
-
-
-cdef inline void *address(cnp.ndarray array) noexcept:
-    return cnp.PyArray_DATA(array)

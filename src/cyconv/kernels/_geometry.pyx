@@ -8,10 +8,6 @@ then removed, so that a kernel's innermost loop is the longest that the arrays a
   permit it. The batch takes part, so that a pointwise convolution of NHWC arrays has one axis.
 """
 
-cimport numpy as cnp
-
-cnp.import_array()
-
 
 cdef class Geometry:
     """Sizes and element strides of the three operands.

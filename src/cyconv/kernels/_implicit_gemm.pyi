@@ -1,16 +1,5 @@
-from ..operands import Array
 from ._geometry import Geometry
+from ._run import Run
 
 def workspace(geometry: Geometry, op: str, limit: int, threads: int) -> int: ...
-def run(
-    geometry: Geometry,
-    op: str,
-    x: Array,
-    w: Array,
-    y: Array,
-    bias: Array | None,
-    scratch: Array,
-    limit: int,
-    threads: int,
-    flush: bool,
-) -> bool: ...
+def run(call: Run) -> bool: ...

@@ -22,13 +22,12 @@ from cython.parallel cimport prange, threadid
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
-cimport numpy as cnp
-
-from ._geometry cimport Geometry, address, geometry_t
+from ._geometry cimport Geometry, geometry_t
 from ._passes cimport (
     aligned, all_finite, axis_t, ceil_div, cyconv_flush_begin, cyconv_flush_end, data_pass,
     forward_pass, pass_t, run_length,
 )
+from ._run cimport Run, run_t
 from ._slabs cimport (
     FOLD_PIXELS, block_place, blocks_t, divide_blocks, fill_slab_line, list_depth, list_pixels,
     place_t, vectors_of,
@@ -37,14 +36,12 @@ from ._ukernels cimport (
     CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, collect, cyconv_ukernels, outer, transpose,
 )
 
-cnp.import_array()
+from ._run import OPERATORS
 
 cdef enum:
     BLOCK_DEPTH = 448           # of B at a time: 448 rows of two AVX2 vectors fill most of L1
     PACK_DEPTH = 128
     ROW_CHUNK = 96              # rows of a weight gradient that one task computes
-
-OPERATORS = {"fwd": 0, "dx": 1, "dw": 2}
 
 
 cdef void _pack_lanes(
@@ -407,9 +404,11 @@ cdef void _run_gradient(
 
 
 cdef bint _run(
-    const geometry_t *g, int op, const cyconv_ukernels *uk, floating *x, floating *w, floating *y,
-    const floating *bias, char *scratch, ptrdiff_t limit, int threads, bint flush
+    const geometry_t *g, const run_t *c, const cyconv_ukernels *uk, floating *x
 ) noexcept nogil:
+    cdef floating *w = <floating *> c.w
+    cdef floating *y = <floating *> c.y
+    cdef const floating *bias = <const floating *> c.bias
     cdef pass_t p
     cdef blocks_t b
     cdef ptrdiff_t group, phase, phases = g.stride[0] * g.stride[1] * g.stride[2]
@@ -421,25 +420,25 @@ cdef bint _run(
         inputs = x + group * g.ci * g.x_c
         outputs = y + group * g.co * g.y_c
         filters = w + group * g.co * g.w_o
-        if op != 1:
+        if c.op != 1:
             p = forward_pass(g)
-            b = divide_blocks(&p, op, uk, sizeof(floating), limit, threads)
-            b.flush = flush
-            if op == 2:
-                _run_gradient(&p, g, &b, uk, inputs, outputs, filters, scratch, threads)
+            b = divide_blocks(&p, c.op, uk, sizeof(floating), c.limit, c.threads)
+            b.flush = c.flush
+            if c.op == 2:
+                _run_gradient(&p, g, &b, uk, inputs, outputs, filters, c.scratch, c.threads)
             else:
                 _run_pass(
                     &p, &b, uk, inputs, filters, bias + group * g.co if bias != NULL else NULL,
-                    outputs, False, scratch, threads)
+                    outputs, False, c.scratch, c.threads)
             continue
         for phase in range(phases):
             if not data_pass(g, phase, &p):
                 continue
-            b = divide_blocks(&p, op, uk, sizeof(floating), limit, threads)
-            b.flush = flush
+            b = divide_blocks(&p, c.op, uk, sizeof(floating), c.limit, c.threads)
+            b.flush = c.flush
             done = _run_pass(
                 &p, &b, uk, outputs, filters, bias + group * g.ci if bias != NULL else NULL,
-                inputs, True, scratch, threads)
+                inputs, True, c.scratch, c.threads)
             if not done:
                 return False
     return True
@@ -460,34 +459,18 @@ def workspace(Geometry geometry not None, str op, ptrdiff_t limit, int threads):
     return most
 
 
-def run(
-    Geometry geometry not None, str op, cnp.ndarray x not None, cnp.ndarray w not None,
-    cnp.ndarray y not None, cnp.ndarray bias, cnp.ndarray scratch not None, ptrdiff_t limit,
-    int threads, bint flush
-):
+def run(Run call not None):
     """Compute one operator; the result is whichever of x, w and y the operator gives.
 
-    `scratch` holds at least the bytes that `workspace` names for the same arguments. Returns False,
+    Returns False,
     with the result undefined, for a data gradient whose weights are not all finite.
     """
-    cdef int code = OPERATORS[op]
     cdef const cyconv_ukernels *uk = active()
-    cdef void *px = address(x)
-    cdef void *pw = address(w)
-    cdef void *py = address(y)
-    cdef void *pb = address(bias) if bias is not None else NULL
-    cdef char *ps = <char *> address(scratch)
     cdef bint done
-    cdef ptrdiff_t needed = workspace(geometry, op, limit, threads)
-    if scratch.nbytes < needed:
-        raise ValueError(f"scratch has {scratch.nbytes} bytes, {needed} are needed")
+    call.needs(workspace(call.geometry, call.problem.op, call.c.limit, call.c.threads))
     with nogil:
-        if geometry.double_precision:
-            done = _run[double](
-                &geometry.c, code, uk, <double *> px, <double *> pw, <double *> py,
-                <const double *> pb, ps, limit, threads, flush)
+        if call.geometry.double_precision:
+            done = _run[double](&call.geometry.c, &call.c, uk, <double *> call.c.x)
         else:
-            done = _run[float](
-                &geometry.c, code, uk, <float *> px, <float *> pw, <float *> py,
-                <const float *> pb, ps, limit, threads, flush)
+            done = _run[float](&call.geometry.c, &call.c, uk, <float *> call.c.x)
     return done

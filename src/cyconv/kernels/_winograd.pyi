@@ -1,17 +1,6 @@
-from ..operands import Array
 from ._geometry import Geometry
+from ._run import Run
 
 def workspace(geometry: Geometry, op: str, limit: int, threads: int) -> int: ...
 def outputs_of_a_tile(geometry: Geometry, op: str) -> int: ...
-def run(
-    geometry: Geometry,
-    op: str,
-    x: Array,
-    w: Array,
-    y: Array,
-    bias: Array | None,
-    scratch: Array,
-    limit: int,
-    threads: int,
-    flush: bool,
-) -> bool: ...
+def run(call: Run) -> bool: ...

@@ -25,12 +25,11 @@ from cython.parallel cimport prange, threadid
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy, memset
 
-cimport numpy as cnp
-
-from ._geometry cimport Geometry, address, geometry_t
+from ._geometry cimport Geometry, geometry_t
 from ._passes cimport (
     ceil_div, cyconv_flush_begin, cyconv_flush_end, data_pass, forward_pass, pass_t,
 )
+from ._run cimport Run, run_t
 from ._ukernels cimport CYCONV_MOST_LANES, active, cyconv_ukernels
 from ._winograd_plan cimport (
     BLOCK_DEPTH, FILTERS, GROUP_VECTORS, SLAB_VECTORS, plan_gradient, plan_pass, plan_t,
@@ -39,9 +38,7 @@ from ._winograd_tiles cimport place_of, place_t, read_tiles, window_t, write_til
 from ._winograd_ukernels cimport products_across, products_along, transform_gradient
 from ._winograd_weights cimport make_panel, scatter_filter
 
-cnp.import_array()
-
-OPERATORS = {"fwd": 0, "dx": 1, "dw": 2}
+from ._run import OPERATORS
 
 
 cdef void _make_group(
@@ -277,16 +274,20 @@ cdef plan_t _plan(
 
 
 cdef bint _run(
-    const geometry_t *g, const pass_t *p, const plan_t *b, int op, const cyconv_ukernels *uk,
-    floating *x, floating *w, floating *y, const floating *bias, char *scratch, int threads
+    const geometry_t *g, const pass_t *p, const plan_t *b, const run_t *c,
+    const cyconv_ukernels *uk, floating *x
 ) noexcept nogil:
+    cdef floating *w = <floating *> c.w
+    cdef floating *y = <floating *> c.y
+    cdef const floating *bias = <const floating *> c.bias
+    cdef char *scratch = c.scratch
     cdef ptrdiff_t group, thread, lane
     cdef floating *check
     cdef floating *inputs
     cdef floating *outputs
     cdef floating *filters
     memset(scratch + b.zeros_at, 0, max(b.input.pitch, b.gradient.pitch) * sizeof(floating))
-    for thread in range(threads):
+    for thread in range(c.threads):
         memset(
             scratch + b.private_at + thread * b.private_nbytes, 0,
             CYCONV_MOST_LANES * sizeof(floating))
@@ -294,17 +295,17 @@ cdef bint _run(
         inputs = x + group * g.ci * g.x_c
         outputs = y + group * g.co * g.y_c
         filters = w + group * g.co * g.w_o
-        if op == 2:
-            _run_gradient(p, b, uk, inputs, outputs, filters, scratch, threads)
-        elif op == 1:
+        if c.op == 2:
+            _run_gradient(p, b, uk, inputs, outputs, filters, scratch, c.threads)
+        elif c.op == 1:
             _run_pass(
                 p, b, uk, outputs, filters, bias + group * g.ci if bias != NULL else NULL, inputs,
-                scratch, threads)
+                scratch, c.threads)
         else:
             _run_pass(
                 p, b, uk, inputs, filters, bias + group * g.co if bias != NULL else NULL, outputs,
-                scratch, threads)
-    for thread in range(threads):
+                scratch, c.threads)
+    for thread in range(c.threads):
         check = <floating *> (scratch + b.private_at + thread * b.private_nbytes)
         for lane in range(b.vl):
             if not check[lane] == 0:
@@ -329,38 +330,23 @@ def outputs_of_a_tile(Geometry geometry not None, str op):
     return max(plan.form.height, plan.form.width)
 
 
-def run(
-    Geometry geometry not None, str op, cnp.ndarray x not None, cnp.ndarray w not None,
-    cnp.ndarray y not None, cnp.ndarray bias, cnp.ndarray scratch not None, ptrdiff_t limit,
-    int threads, bint flush
-):
+def run(Run call not None):
     """Compute one operator; the result is whichever of x, w and y the operator gives.
 
-    `scratch` holds at least the bytes that `workspace` names for the same arguments. Returns False,
+    Returns False,
     with the result undefined, where an operand, a transform or a result is not finite.
     """
-    cdef int code = OPERATORS[op]
-    cdef const cyconv_ukernels *uk = active()
-    cdef void *px = address(x)
-    cdef void *pw = address(w)
-    cdef void *py = address(y)
-    cdef void *pb = address(bias) if bias is not None else NULL
-    cdef char *ps = <char *> address(scratch)
     cdef pass_t p
+    cdef const cyconv_ukernels *uk = active()
     cdef bint done
     cdef plan_t plan = _plan(
-        &geometry.c, code, geometry.by_image, &p, 8 if geometry.double_precision else 4, limit,
-        threads)
-    plan.flush = flush
-    if scratch.nbytes < plan.nbytes:
-        raise ValueError(f"scratch has {scratch.nbytes} bytes, {plan.nbytes} are needed")
+        &call.geometry.c, call.c.op, call.geometry.by_image, &p,
+        8 if call.geometry.double_precision else 4, call.c.limit, call.c.threads)
+    call.needs(plan.nbytes)
+    plan.flush = call.c.flush
     with nogil:
-        if geometry.double_precision:
-            done = _run[double](
-                &geometry.c, &p, &plan, code, uk, <double *> px, <double *> pw, <double *> py,
-                <const double *> pb, ps, threads)
+        if call.geometry.double_precision:
+            done = _run[double](&call.geometry.c, &p, &plan, &call.c, uk, <double *> call.c.x)
         else:
-            done = _run[float](
-                &geometry.c, &p, &plan, code, uk, <float *> px, <float *> pw, <float *> py,
-                <const float *> pb, ps, threads)
+            done = _run[float](&call.geometry.c, &p, &plan, &call.c, uk, <float *> call.c.x)
     return done

@@ -33,7 +33,7 @@ from ._slabs cimport (
     place_t, vectors_of,
 )
 from ._ukernels cimport (
-    CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, collect, cyconv_ukernels, outer, transpose,
+    CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, collect, cyconv_ukernels, move, outer, transpose,
 )
 
 from ._run import OPERATORS
@@ -111,30 +111,44 @@ cdef bint _pack_chunk(
     return True
 
 
+cdef inline ptrdiff_t _place(
+    const pass_t *p, const place_t *at, ptrdiff_t n, ptrdiff_t y
+) noexcept nogil:
+    """Offset in the result of the first pixel of row `y` of image `n` of a block."""
+    return (
+        (at.n + n) * p.result_n
+        + (p.axis[0].first + at.z * p.axis[0].every) * p.axis[0].result_stride
+        + (p.axis[1].first + (at.y + y) * p.axis[1].every) * p.axis[1].result_stride
+        + (p.axis[2].first + at.x * p.axis[2].every) * p.axis[2].result_stride)
+
+
+cdef inline ptrdiff_t _pixel_step(const pass_t *p, const place_t *at) noexcept nogil:
+    """From pixel to pixel of a block in a channels-last result, 0 if they are not evenly spaced."""
+    cdef ptrdiff_t pixel = p.axis[2].every * p.axis[2].result_stride
+    cdef ptrdiff_t row = p.axis[1].every * p.axis[1].result_stride
+    if p.result_c != 1 or (at.rows > 1 and row != at.cols * pixel):
+        return 0
+    if at.images > 1 and p.result_n != at.rows * at.cols * pixel:
+        return 0
+    return pixel
+
+
 cdef void _store(
     const pass_t *p, const place_t *at, const cyconv_ukernels *uk, const floating *c,
     ptrdiff_t c_row, ptrdiff_t lanes, floating *result
 ) noexcept nogil:
     """Write a block's pixels of one panel to the result, which points at the panel's channel."""
-    cdef const axis_t *a1 = &p.axis[1]
-    cdef const axis_t *a2 = &p.axis[2]
-    cdef ptrdiff_t pixel = a2.every * a2.result_stride, row = a1.every * a1.result_stride
+    cdef ptrdiff_t pixel = p.axis[2].every * p.axis[2].result_stride
     cdef ptrdiff_t n, y, x, j, rows = at.rows, cols = at.cols
     cdef floating *target
-    if row == cols * pixel:         # rows follow each other: one long one
+    if p.axis[1].every * p.axis[1].result_stride == cols * pixel:   # rows follow each other
         cols *= rows
         rows = 1
     for n in range(at.images):
         for y in range(rows):
-            target = (
-                result + (at.n + n) * p.result_n
-                + (p.axis[0].first + at.z * p.axis[0].every) * p.axis[0].result_stride
-                + (a1.first + (at.y + y) * a1.every) * a1.result_stride
-                + (a2.first + at.x * a2.every) * a2.result_stride)
+            target = result + _place(p, at, n, y)
             if p.result_c == 1:
-                for x in range(cols):
-                    for j in range(lanes):
-                        target[x * pixel + j] = c[x * c_row + j]
+                move(uk, cols, lanes, c, c_row, 1, target, pixel, 1)
             elif pixel == 1:
                 transpose(uk, cols, lanes, c, c_row, target, p.result_c)
             else:
@@ -147,7 +161,7 @@ cdef void _store(
 cdef void _panel_product(
     const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const floating *source,
     const ptrdiff_t *position, ptrdiff_t pixels, const ptrdiff_t *offset, const floating *panel,
-    ptrdiff_t lanes, const floating *bias, floating *c
+    ptrdiff_t lanes, const floating *bias, floating *c, ptrdiff_t c_row
 ) noexcept nogil:
     """C of all pixels of a block for one panel."""
     cdef const floating *rows[CYCONV_MOST_ROWS]
@@ -167,7 +181,7 @@ cdef void _panel_product(
                 rows[i] = source + position[first + i]
             outer(
                 uk, m, nv, depth, rows, offset + k, panel + k * nr,
-                start if k == 0 else NULL, c + first * nr, nr)
+                start if k == 0 else NULL, c + first * c_row, c_row)
             first += m
         k += depth
         if k >= p.depth:
@@ -190,19 +204,26 @@ cdef void _block_task(
     cdef const floating *packed = <const floating *> (scratch + b.pack_at)
     cdef place_t at = block_place(p, b, index)
     cdef ptrdiff_t pixels = at.images * at.rows * at.cols
-    cdef ptrdiff_t line, panel, lane, lanes
+    cdef ptrdiff_t line, panel, lane, lanes, step, c_row
+    cdef floating *target
     list_pixels(p, b, &at, position)
     if not b.in_place and p.depth > 0:
         for line in range(at.images * b.slab[0] * b.slab[1]):
             fill_slab_line(p, b, &at, uk, source, line, slab)
         source = slab
+    step = _pixel_step(p, &at) if p.depth <= BLOCK_DEPTH else 0
     for panel in range(begin, end):
         lane = (chunk + panel) * b.nr
         lanes = min(b.nr, p.lanes - lane)
+        if step > 0 and lanes == b.nr:
+            target, c_row = result + lane + _place(p, &at, 0, 0), step
+        else:
+            target, c_row = c, vectors_of(b, lanes) * b.vl
         _panel_product(
-            p, b, uk, source, position, pixels, offset,
-            packed + panel * b.nr * p.depth, lanes, bias + lane if bias != NULL else NULL, c)
-        _store(p, &at, uk, c, vectors_of(b, lanes) * b.vl, lanes, result + lane * p.result_c)
+            p, b, uk, source, position, pixels, offset, packed + panel * b.nr * p.depth, lanes,
+            bias + lane if bias != NULL else NULL, target, c_row)
+        if target == c:
+            _store(p, &at, uk, c, c_row, lanes, result + lane * p.result_c)
 
 
 cdef bint _run_pass(

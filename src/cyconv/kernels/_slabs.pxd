@@ -35,11 +35,12 @@ cdef struct blocks_t:
     bint fold
 
 
-cdef inline bint is_inside(const pass_t *p) noexcept nogil:
-    """Whether every tap of every output is inside the source and channels are contiguous there."""
+cdef inline bint is_readable(const pass_t *p, int op) noexcept nogil:
+    """Whether the source will do as it lies: every tap of every output is inside, and what the
+    product runs along is contiguous, channels or (weight backward) the pixels of a row."""
     cdef int a
     cdef const axis_t *axis
-    if p.source_c != 1 and p.channels > 1:
+    if p.source_c != 1 and p.channels > 1 and (op != 2 or p.axis[2].source_stride != 1):
         return False
     for a in range(3):
         axis = &p.axis[a]
@@ -83,7 +84,7 @@ cdef inline blocks_t divide_blocks(
     b.mr = uk.mr
     b.vl = uk.vl_f32 if itemsize == 4 else uk.vl_f64
     b.nr = 2 * b.vl
-    b.in_place = is_inside(p)
+    b.in_place = is_readable(p, op)
     b.pitch = slab_pitch(p.channels, itemsize)
     b.fold = op == 2 and itemsize == 4 and p.batch * p.axis[0].outputs * plane > FOLD_PIXELS
 
@@ -158,7 +159,7 @@ cdef inline void list_depth(
 ) noexcept nogil:
     """Offsets of each k in the slab (or the source) and in the weights."""
     cdef ptrdiff_t strides[3]
-    cdef ptrdiff_t i0, i1, i2, c, tap, k, at, weight_at
+    cdef ptrdiff_t i0, i1, i2, c, tap, k, at, weight_at, channel
     cdef ptrdiff_t place[3]
     cdef const axis_t *a0 = &p.axis[0]
     cdef const axis_t *a1 = &p.axis[1]
@@ -166,7 +167,9 @@ cdef inline void list_depth(
     if b.in_place:
         strides[0], strides[1] = a0.source_stride, a1.source_stride
         strides[2] = a2.source_stride
+        channel = p.source_c
     else:
+        channel = 1
         strides[2] = b.pitch
         strides[1] = b.slab[2] * strides[2]
         strides[0] = b.slab[1] * strides[1]
@@ -184,7 +187,7 @@ cdef inline void list_depth(
                     + (a2.kernel_first + i2 * a2.kernel_every) * a2.weight_stride)
                 for c in range(p.channels):
                     k = tap * p.channels + c if p.channels_inner else c * p.taps + tap
-                    offset[k] = at + c
+                    offset[k] = at + c * channel
                     weight_offset[k] = weight_at + c * p.weight_c
                 tap = tap + 1
 

@@ -215,10 +215,9 @@ cdef void _block_task(
     for panel in range(begin, end):
         lane = (chunk + panel) * b.nr
         lanes = min(b.nr, p.lanes - lane)
-        if step > 0 and lanes == b.nr:
+        target, c_row = c, vectors_of(b, lanes) * b.vl
+        if step > 0 and lanes == c_row:
             target, c_row = result + lane + _place(p, &at, 0, 0), step
-        else:
-            target, c_row = c, vectors_of(b, lanes) * b.vl
         _panel_product(
             p, b, uk, source, position, pixels, offset, packed + panel * b.nr * p.depth, lanes,
             bias + lane if bias != NULL else NULL, target, c_row)

@@ -24,7 +24,7 @@ from libc.string cimport memset
 
 from ._geometry cimport Geometry, geometry_t
 from ._passes cimport (
-    aligned, all_finite, axis_t, ceil_div, cyconv_flush_begin, cyconv_flush_end, data_pass,
+    aligned, all_finite, ceil_div, cyconv_flush_begin, cyconv_flush_end, data_pass,
     forward_pass, pass_t, run_length,
 )
 from ._run cimport Run, epilogue_t, finish, run_t

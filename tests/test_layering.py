@@ -21,7 +21,8 @@ PACKAGE = Path(__file__).parents[1] / "src" / "cyconv"
 # package; "" is the package itself.
 FLOORS = (
     ("errors",),
-    ("arguments", "operands", "problem", "settings", "workspace"),
+    ("arguments",),
+    ("operands", "problem", "settings", "workspace"),
     (
         "kernels._blas",
         "kernels._geometry",

@@ -6,6 +6,7 @@ import numpy as np
 
 from . import tune
 from .binding import bind
+from .kernels._run import finish_array
 from .operands import RESULT, Array, Operands, is_ready
 from .problem import ConvProblem
 from .settings import Config
@@ -38,8 +39,11 @@ def execute(problem: ConvProblem, settings: Config, operands: Operands) -> None:
 def run_ready(problem: ConvProblem, settings: Config, operands: Operands) -> None:
     """Run on operands that kernels can use where they lie."""
     if settings.strategy == "profile" and problem.macs and not settings.reproducible:
-        settings, done = tune.choose(problem, settings, operands)
+        bare = operands._replace(residual=None, activation=None)
+        settings, done = tune.choose(problem, settings, bare)
         if done:
+            result = operands.result(problem.op)
+            finish_array(result, operands.activation, operands.residual, settings.threads or 1)
             return
     if settings.strategy == "profile":
         settings = settings._replace(strategy="auto")
@@ -50,13 +54,23 @@ def run_ready(problem: ConvProblem, settings: Config, operands: Operands) -> Non
 def _copies(problem: ConvProblem, operands: Operands) -> dict[str, int]:
     """Bytes of the copy that each operand needs, the result's included."""
     itemsize = problem.compute_dtype.itemsize
-    result = RESULT[problem.op]
+    compact = (RESULT[problem.op], "residual")
     return {
         role: array.size * itemsize
-        for role, array in (("x", operands.x), ("w", operands.w), ("y", operands.y))
+        for role, array in _arrays(operands)
         if not is_ready(array, problem.compute_dtype)
-        or (role == result and not array.flags.c_contiguous)
+        or (role in compact and not array.flags.c_contiguous)
     }
+
+
+def _arrays(operands: Operands) -> list[tuple[str, Array]]:
+    """List the arrays that a kernel may not be able to use where they lie, by role."""
+    given = (operands.x, operands.w, operands.y, operands.residual)
+    return [
+        (role, array)
+        for role, array in zip(("x", "w", "y", "residual"), given, strict=True)
+        if array is not None
+    ]
 
 
 def _to_shrink(problem: ConvProblem, copies: dict[str, int], limit: int) -> str:
@@ -64,7 +78,8 @@ def _to_shrink(problem: ConvProblem, copies: dict[str, int], limit: int) -> str:
     weights = problem.elements["w"] * problem.compute_dtype.itemsize
     if problem.op == "dw" and 2 * weights > limit // 2:
         return "w"
-    return max(copies, key=lambda role: copies[role])
+    largest = max(copies, key=lambda role: copies[role])
+    return RESULT[problem.op] if largest == "residual" else largest
 
 
 def _execute_copied(
@@ -74,10 +89,10 @@ def _execute_copied(
     result = RESULT[problem.op]
     ready = {
         role: np.empty(array.shape, dtype) if role == result else np.array(array, dtype, order="C")
-        for role, array in (("x", operands.x), ("w", operands.w), ("y", operands.y))
+        for role, array in _arrays(operands)
         if role in copies
     }
-    run_ready(problem, settings, operands._replace(**ready))
+    run_ready(problem, settings, operands.with_arrays(ready))
     if result in ready:
         with np.errstate(all="ignore"):
             operands.result(problem.op)[...] = ready[result]

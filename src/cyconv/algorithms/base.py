@@ -46,7 +46,9 @@ class Algorithm(Protocol):
         """Scratch bytes for a run; more than `limit` where it cannot keep to that."""
 
     def run(self, call: Run) -> bool:
-        """Compute ``call.problem.op``: y, x or w is written, from the other two.
+        """Compute ``call.problem.op``: y, x or w is written, from the other two, and finished.
+
+        Finished means that bias and residual are added and the activation is applied.
 
         Returns False, with the result undefined, for values (not finite, say) that it cannot treat
         as the definition does; ``direct`` then computes the result.

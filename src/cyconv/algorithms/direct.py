@@ -27,4 +27,5 @@ class Direct:
     def run(self, call: Run) -> bool:
         """See `Algorithm.run`."""
         _direct.run(call)
+        call.finish()
         return True

@@ -57,6 +57,7 @@ class Reference:
                     of_group = bias[outputs if problem.op == "fwd" else inputs]
                     start = of_group.reshape(-1, *(1,) * problem.ndim).astype(np.float64)
                 operator(problem, x[:, inputs], w[outputs], y[:, outputs], start)
+        call.finish()
         return True
 
 

@@ -43,7 +43,7 @@ class Bound(NamedTuple):
         if self.empty:
             self._fill(x, w, y, bias)
             return
-        scratch = take(self.workspace_nbytes)
+        scratch = take(self.workspace_nbytes if self.algorithm.uses_scratch else 0)
         call = Run(
             self.problem,
             self.geometry,

@@ -32,7 +32,8 @@ cdef class Run:
     x, w, y : numpy.ndarray
     bias : numpy.ndarray or None
     scratch : numpy.ndarray
-        At least what `Algorithm.workspace` named for the same limit and threads.
+        At least what `Algorithm.workspace` named for the same limit and threads; nothing where
+        the algorithm does not use it.
     limit, threads : int
     flush : bool
         Permits to treat subnormal numbers as zero.

@@ -33,7 +33,7 @@ COMPILED = ("direct", "im2col", "pointwise", "implicit_gemm", "depthwise", "wino
 # Those whose inner loops are the microkernels, so that the instruction set matters.
 OF_EVERY_ISA = tuple(name for name in COMPILED if name not in SAME_ON_EVERY_ISA)
 MAY_REFUSE = ("pointwise", "depthwise", "winograd")
-NOT_COMPILED = ("auto", "profile", "autotune", "reference")
+NOT_COMPILED = ("auto", "profile", "autotune", "fft", "reference")
 PARALLEL_MACS = 65536  # smaller problems run on one thread whatever is asked
 
 NAMED = """

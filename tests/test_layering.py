@@ -53,11 +53,14 @@ FLOORS = (
         "kernels._winograd",
     ),
     ("kernels",),
-    ("algorithms.base", "costs", "isa"),
+    ("algorithms._fft_rounding", "algorithms._fft_views", "algorithms.base", "isa"),
+    ("algorithms._fft_tiles",),
+    ("costs",),
     ("algorithms._matrix",),
     (
         "algorithms.depthwise",
         "algorithms.direct",
+        "algorithms.fft",
         "algorithms.im2col",
         "algorithms.implicit_gemm",
         "algorithms.pointwise",
@@ -120,13 +123,20 @@ KERNEL_OF = {
         "kernels._slide",
     },
     "direct": {"kernels._direct"},
+    "fft": set(),
     "implicit_gemm": {"kernels._implicit_gemm"},
     "im2col": {"kernels._gemm"},
     "pointwise": {"kernels._gemm"},
     "reference": set(),
     "winograd": {"kernels._winograd"},
 }
-SHARED_BY_STRATEGIES = {"algorithms.base", "algorithms._matrix"}
+SHARED_BY_STRATEGIES = {
+    "algorithms.base",
+    "algorithms._fft_rounding",
+    "algorithms._fft_tiles",
+    "algorithms._fft_views",
+    "algorithms._matrix",
+}
 
 ENVIRONMENT = {"settings"}
 BLAS = {"kernels._blas", "kernels.blas_threads"}

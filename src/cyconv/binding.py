@@ -49,7 +49,7 @@ class Bound(NamedTuple):
         Operands are ready (`operands.is_ready`) and of the bound strides; the result and the
         residual are C-contiguous, and the result overlaps nothing.
         """
-        scratch = take(self.workspace_nbytes)
+        scratch = take(self.workspace_nbytes if self.algorithm.uses_scratch else 0)
         call = Run(
             self.problem, self.geometry, x, w, y, bias, residual, activation, scratch, self.limit,
             self.threads, self.flush,

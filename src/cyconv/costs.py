@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil, prod
 
+from .algorithms._fft_tiles import plan, sizes_of
 from .kernels import _ukernels
 from .problem import ConvProblem
 
@@ -46,6 +47,8 @@ _TILE = 0.3e-6
 # or scattered from it.
 _FILTER_POINT = 0.1e-9
 _FILTER_TAP = {"fwd": 0.5e-9, "dx": 0.5e-9, "dw": 1.5e-9}
+# Tiles of transforms are judged by this workspace, whatever a call has.
+_UNLIMITED = 2**26
 # Scalar loops.
 _DIRECT_MACS = 1.0e9
 _REFERENCE_MACS = 0.2e9
@@ -158,6 +161,7 @@ _ESTIMATES: dict[str, Callable[[ConvProblem], float]] = {
     "implicit_gemm": _implicit_gemm,
     "im2col": _im2col,
     "winograd": _winograd,
+    "fft": lambda problem: plan(sizes_of(problem), _UNLIMITED).seconds,
     "direct": lambda problem: problem.macs / _DIRECT_MACS,
     "reference": lambda problem: problem.macs / _REFERENCE_MACS,
 }

@@ -28,6 +28,7 @@ class Reference:
     reproducible = True
     precision = "highest"
     bound = "u |y| + gamma_{K+1}(float64) sum |x||w|"
+    uses_scratch = False
 
     def supports(self, problem: ConvProblem) -> str | None:
         """Serve everything."""

@@ -98,7 +98,8 @@ cdef class Run:
         The residual is C-contiguous as the result is.
     activation : Activation or None
     scratch : numpy.ndarray
-        At least what `Algorithm.workspace` named for the same limit and threads.
+        At least what `Algorithm.workspace` named for the same limit and threads; nothing where
+        the algorithm does not use it.
     limit, threads : int
     flush : bool
         Permits to treat subnormal numbers as zero.

@@ -184,7 +184,7 @@ cdef void _block_task(
         <char *> c + aligned(most * b.nr * <ptrdiff_t> sizeof(floating)))
     cdef const ptrdiff_t *offset = <const ptrdiff_t *> (scratch + b.offsets_at)
     cdef const floating *packed = <const floating *> (scratch + b.pack_at)
-    cdef place_t at = blockresult_offset(p, b, index)
+    cdef place_t at = block_place(p, b, index)
     cdef ptrdiff_t pixels = at.images * at.rows * at.cols
     cdef ptrdiff_t line, panel, lane, lanes, step, c_row
     cdef floating *target
@@ -350,7 +350,7 @@ cdef void _gradient_blocks(
     cdef place_t at
     cdef uint64_t before
     for index in range(b.count):
-        at = blockresult_offset(p, b, index)
+        at = block_place(p, b, index)
         pixels = at.images * at.rows * at.cols
         list_pixels(p, b, &at, position)
         if not b.in_place:

@@ -14,6 +14,7 @@ KERNELS = Path("src/cyconv/kernels")
 UKERNELS = KERNELS / "ukernel"
 MODULES = (
     "_openmp",
+    "_memory",
     "_geometry",
     "_ukernels",
     "_direct",

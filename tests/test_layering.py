@@ -25,6 +25,7 @@ FLOORS = (
     (
         "kernels._blas",
         "kernels._geometry",
+        "kernels._memory",
         "kernels._openmp",
         "kernels._ukernels",
         "kernels.blas_threads",

@@ -15,6 +15,7 @@ import numpy as np
 from .. import arguments, functional
 from ..errors import ShapeError
 from ..kernels import _pooling
+from ..kernels._memory import Recycling
 from ..operands import Array, as_array, result_dtype
 from ..settings import resolve
 from .tape import Operator, raw
@@ -211,7 +212,9 @@ def max_pool(
     array = as_array("x", raw(x))
     result_dtype(x=array)
     windows = _windows(rank, array, kernel_size, stride, padding, dilation, ceil_mode, layout)
-    return largest(x, found=_find_largest(array, windows))
+    with Recycling():
+        found = _find_largest(array, windows)
+    return largest(x, found=found)
 
 
 # --- average --------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ UKERNELS = KERNELS / "ukernel"
 MODULES = (
     "_openmp",
     "_memory",
+    "_channel_sums",
     "_geometry",
     "_ukernels",
     "_direct",

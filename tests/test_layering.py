@@ -24,6 +24,7 @@ FLOORS = (
     ("arguments", "operands", "problem", "settings", "workspace"),
     (
         "kernels._blas",
+        "kernels._channel_sums",
         "kernels._geometry",
         "kernels._memory",
         "kernels._openmp",

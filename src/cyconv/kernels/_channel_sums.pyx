@@ -59,7 +59,9 @@ cdef void _rows(
         i += 1
 
 
-def _sum(const floating[:, :, ::1] x not None, bint last, double[:, ::1] sums not None, int threads):
+def _sum(
+    const floating[:, :, ::1] x not None, bint last, double[:, ::1] sums not None, int threads
+):
     """Fill `sums` (images, channels) from x, (n, channels, pixels) or (n, pixels, channels)."""
     cdef ptrdiff_t n_images = sums.shape[0], n_channels = sums.shape[1], i
     cdef ptrdiff_t n_pixels = x.shape[1 if last else 2]

@@ -77,7 +77,7 @@ cdef inline void _lanes(
 
 cdef inline ptrdiff_t _rounded(ptrdiff_t lanes) noexcept nogil:
     """As many lanes as there is code for."""
-    return 16 if lanes >= 16 else 8 if lanes >= 8 else 4 if lanes >= 4 else min(lanes, <ptrdiff_t> 1)
+    return 16 if lanes >= 16 else 8 if lanes >= 8 else 4 if lanes >= 4 else 1
 
 
 cdef void _block(

@@ -21,9 +21,8 @@ from .. import arguments, functional, request
 from ..errors import ShapeError
 from ..explanation import explain
 from ..operands import Array
-from ..problem import ConvProblem
 from .activations import activate_own, check_activation
-from .arithmetic import broadcast_to, put, reshape
+from .arithmetic import broadcast_to, put, reshape, zero_where
 from .tape import Operator, raw
 
 _PARAMETERS = ("stride", "padding", "dilation", "groups", "layout", "strategy", "threads")
@@ -166,25 +165,29 @@ def _transposed(
         raw(x), raw(w), raw(bias), output_padding, output_size, rank, parameters
     )
     problem = checked.problem
-    # Output padding that reaches the stride leaves room for outputs that x does not have: zeros.
-    whole = tuple(
-        (n + lo + hi - extent) // step + 1
-        for n, (lo, hi), extent, step in zip(
-            problem.in_size, problem.padding, problem.effective_kernel, problem.stride, strict=True
-        )
-    )
-    if whole != problem.out_size:
-        x = _extended(x, problem, whole, checked.batched)
-    shape = problem.x_shape if checked.batched else problem.x_shape[1:]
-    return data_backward(x, w, bias, input_shape=shape, **{**more, "padding": problem.padding})
+    padding, size, edges = arguments.reached_geometry(
+        arguments.parameters(len(problem.kernel), *parameters[:5]),
+        problem.out_size, problem.kernel, problem.padding, problem.in_size,
+    )  # fmt: skip
+    reached = replace(problem, in_size=size, padding=padding)
+    first, shape = (p.x_shape if checked.batched else p.x_shape[1:] for p in (reached, problem))
+    y = data_backward(x, w, bias, input_shape=first, **{**more, "padding": padding})
+    return _placed(y, bias, edges, shape, more["layout"]) if any(map(any, edges)) else y
 
 
-def _extended(x: Any, problem: ConvProblem, spatial: tuple[int, ...], batched: bool) -> Any:
-    """Put zeros after each spatial axis."""
-    shape = replace(problem, out_size=spatial).y_shape
-    if not batched:
-        shape = shape[1:]
-    return put(x, index=tuple(slice(n) for n in x.shape), shape=shape)
+def _placed(y: Any, bias: Any, edges: arguments.Pairs, shape: tuple[int, ...], layout: str) -> Any:
+    """Drop cells at the start, and add those that hold nothing but the bias at the end."""
+    ndim = len(edges)
+    first = (slice(None),) * (y.ndim - ndim - (not _is_first(layout, ndim)))
+    y = y[(*first, *[slice(drop, None) for drop, _ in edges])]
+    index = tuple(slice(n) for n in y.shape)
+    y = put(y, index=index, shape=shape)
+    if bias is None:
+        return y
+    taken = np.zeros(shape, bool)
+    taken[index] = True
+    kept = (len(bias), *[1] * ndim) if _is_first(layout, ndim) else bias.shape
+    return y + zero_where(broadcast_to(reshape(bias, shape=kept), shape=shape), taken)
 
 
 def linear(x: Any, w: Any, bias: Any = None) -> Any:

@@ -14,6 +14,8 @@ KERNELS = Path("src/cyconv/kernels")
 UKERNELS = KERNELS / "ukernel"
 MODULES = (
     "_openmp",
+    "_memory",
+    "_channel_sums",
     "_geometry",
     "_run",
     "_ukernels",

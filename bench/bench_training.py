@@ -19,12 +19,13 @@ import numpy as np
 
 Step = Callable[[], float]
 
-# A network is a list of layers: (kind, arguments). Both libraries read them from here.
+# A network is a list of layers: (kind, arguments). Both libraries read them from here. The first is
+# that of ``python -m cyconv train``.
 NETWORKS: dict[str, tuple[tuple[int, ...], list[tuple[Any, ...]], int]] = {
     "digits": (
         (64, 1, 8, 8),
-        [("conv", 1, 32), ("relu",), ("conv", 32, 64), ("relu",), ("max",), ("flat",),
-         ("linear", 1024, 64), ("relu",), ("linear", 64, 10)],
+        [("conv", 1, 32), ("relu",), ("conv", 32, 64), ("norm", 64), ("relu",), ("max",),
+         ("flat",), ("linear", 1024, 10)],
         10,
     ),
     "vgg 32x32": (

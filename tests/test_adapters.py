@@ -20,6 +20,8 @@ TRANSPOSED = {
     "1-D size": ((5,), (3,), {"stride": 2, "padding": 1, "output_size": 10}),
     "2-D": ((3, 4), (3, 2), {"stride": (2, 1), "padding": (1, 0), "dilation": (3, 2), "groups": 2,
                              "output_padding": (2, 1)}),
+    "1-D cut at the end": ((4,), (2,), {"padding": ((1, 2),), "dilation": 3, "output_padding": 2}),
+    "1-D out of reach": ((2,), (1,), {"padding": ((4, 0),), "dilation": 5, "output_padding": 4}),
     "3-D": ((2, 3, 2), (2, 3, 1), {"stride": (1, 2, 1), "padding": "valid"}),
 }  # fmt: skip
 BOTH = [

@@ -340,14 +340,14 @@ def guarded_pooling():
             out = tuple(r // s + 1 for r, s in zip(room, stride, strict=True))
             x = guarded.copy(rng.standard_normal((2, *size, lanes)), side)
             y = guarded.empty((2, *out, lanes), x.dtype, side)
-            place = guarded.empty(y.shape, np.intp, side)
+            place = guarded.empty(y.shape, np.intc, side)
             _pooling.forward(x, kernel, stride, dilation, pad, -np.inf, y, place, 2)
             flat = x.reshape(2, -1, lanes)
             picked = np.take_along_axis(flat, place.reshape(2, -1, lanes).clip(0), 1)
             seen = place.reshape(2, -1, lanes) >= 0
             assert (picked[seen] == y.reshape(2, -1, lanes)[seen]).all()
             dx = guarded.empty(flat.shape, x.dtype, side)
-            dx[...] = 0
+            dx[...] = np.nan
             ones = guarded.copy(np.ones((2, int(np.prod(out)), lanes)), side)
             where = guarded.copy(place.reshape(ones.shape), side)
             _pooling.scatter(ones, where, dx, 2)

@@ -200,3 +200,47 @@ def test_every_strategy_gives_these_gradients(strategy, layout):
         _theirs(torch.nn.functional.conv2d, arrays, v, u, more),
         strategy,
     )
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_output_padding_above_the_stride_adds_no_products(layout, batched):
+    """Tensors equal arrays where dilation lets output padding reach the stride, non-finite too."""
+    rng = np.random.default_rng(int(batched))
+    name, seen = oracle.layout_name(layout, 2), 0
+
+    def place(a):
+        a = oracle.to_layout(a, layout)
+        return np.ascontiguousarray(a if batched or a.ndim < 4 else a[0])
+
+    for _ in range(400):
+        stride, dilation, kernel = (tuple(map(int, rng.integers(1, n, 2))) for n in (3, 6, 4))
+        size, padding = tuple(rng.integers(1, 4, 2)), rng.integers(0, 7, (2, 2))
+        padding[rng.random((2, 2)) < 0.4] = 0
+        extra = tuple(
+            int(rng.integers(0, max(s, d))) for s, d in zip(stride, dilation, strict=True)
+        )
+        more = {"stride": stride, "dilation": dilation, "output_padding": extra}
+        whole = [
+            oracle.transposed_size(n, k, s, p, d, e)
+            for n, k, s, p, d, e in zip(size, kernel, stride, padding, dilation, extra, strict=True)
+        ]
+        if min(whole) < 1:
+            continue
+        more |= {"padding": tuple(map(tuple, padding.tolist())), "layout": name}
+        x, w = rng.standard_normal((1, 2, *size)), rng.standard_normal((2, 3, *kernel))
+        bias = rng.standard_normal(3)
+        for a in (x, w, bias):
+            a.flat[rng.integers(a.size)] = rng.choice([1.0, np.inf, np.nan])
+        x, w = place(x), np.ascontiguousarray(oracle.to_layout(w, layout))
+        truth = cyconv.conv_transpose2d(x, w, bias, **more)
+        tensors = [Tensor(a, requires_grad=True) for a in (x, w, bias)]
+        y = cyconv.conv_transpose2d(*tensors, **more)
+        np.testing.assert_allclose(y.numpy(), truth, rtol=1e-12, atol=1e-12, err_msg=str(more))
+        # A cell that a one of x reaches takes part in dw, and no other.
+        reached = cyconv.conv_transpose2d(np.ones_like(x), np.ones_like(w), **more) != 0
+        tensors = [Tensor(np.ones_like(a), requires_grad=True) for a in (x, w)]
+        y = cyconv.conv_transpose2d(*tensors, **more)
+        y.backward(np.where(reached, 1.0, np.nan))
+        assert all(np.isfinite(t.grad.numpy()).all() for t in tensors), more
+        seen += any(e >= s for e, s in zip(extra, stride, strict=True))
+    assert seen > 100

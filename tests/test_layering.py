@@ -25,7 +25,9 @@ FLOORS = (
     ("operands", "problem", "settings", "workspace"),
     (
         "kernels._blas",
+        "kernels._channel_sums",
         "kernels._geometry",
+        "kernels._memory",
         "kernels._openmp",
         "kernels._ukernels",
         "kernels.blas_threads",

@@ -201,6 +201,88 @@ def test_optimisers(kind, more):
     np.testing.assert_array_equal(unused.numpy(), [1, 1])
 
 
+@pytest.mark.parametrize(("kind", "more"), OPTIMISERS, ids=str)
+def test_training_goes_on_bit_for_bit(kind, more, layout, tmp_path):
+    """Five steps, saved and loaded into new objects, and five more equal ten."""
+    name = oracle.layout_name(layout, 2)
+    rng = np.random.default_rng(0)
+    batches = rng.standard_normal((10, 8, 1, 8, 8)).astype(np.float32)
+    target = rng.integers(0, 10, (10, 8))
+
+    def started(seed, **other):
+        model = digits_network(name, np.random.default_rng(seed))
+        return model, getattr(nn, kind)(model.parameters(), **other)
+
+    def steps(model, optimiser, numbers):
+        for i in numbers:
+            optimiser.zero_grad()
+            loss = autograd.cross_entropy(model(_place(batches[i], layout)), target[i])
+            loss.backward()
+            optimiser.step()
+
+    model, optimiser = started(0, **more)
+    steps(model, optimiser, range(5))
+    path = tmp_path / "training.npz"
+    nn.save(path, {"model": model.state_dict(), "optimiser": optimiser.state_dict()})
+    steps(model, optimiser, range(5, 10))
+    again, other = started(1, lr=7.0)  # all comes from the file
+    state = nn.load(path)
+    again.load_state_dict(state["model"])
+    other.load_state_dict(state["optimiser"])
+    steps(again, other, range(5, 10))
+    for key, value in model.state_dict().items():
+        np.testing.assert_array_equal(again.state_dict()[key], value, err_msg=key)
+    assert other.state_dict().keys() == optimiser.state_dict().keys()
+    for key, value in optimiser.state_dict().items():
+        np.testing.assert_array_equal(other.state_dict()[key], value, err_msg=key)
+
+
+@pytest.mark.parametrize(("kind", "more"), OPTIMISERS, ids=str)
+def test_state_of_an_optimiser_as_pytorch_keeps_it(kind, more):
+    rng = np.random.default_rng(0)
+    start, gradient = rng.standard_normal((2, 4, 3, 2, 2))
+    theirs = torch.nn.Parameter(torch.from_numpy(start.copy()))
+    ours = nn.Parameter(np.moveaxis(start, 1, -1).copy(), channels_last=True)
+    own = getattr(nn, kind)([ours], **more)
+    right = getattr(torch.optim, kind)([theirs], **more)
+    theirs.grad = torch.from_numpy(gradient)
+    ours.grad = Tensor(np.moveaxis(gradient, 1, -1))
+    for _ in range(3):
+        own.step()
+        right.step()
+    kept = right.state_dict()
+    state = own.state_dict()
+    assert ("0.momentum_buffer" in state) == bool(more.get("momentum"))
+    for key, value in kept["state"].get(0, {}).items():
+        if value is not None:
+            np.testing.assert_allclose(state[f"0.{key}"], value.numpy(), rtol=1e-12, err_msg=key)
+    for key in own.options:
+        np.testing.assert_array_equal(state[key], kept["param_groups"][0][key])
+
+
+def test_state_of_an_optimiser_is_checked():
+    parameters = [nn.Parameter(np.ones(3)), nn.Parameter(np.ones(2))]
+    optimiser = nn.Adam(parameters, lr=0.5)
+    parameters[0].grad = Tensor(np.ones(3))
+    optimiser.step()
+    state = optimiser.state_dict()
+    assert sorted(state) == [
+        "0.exp_avg", "0.exp_avg_sq", "0.step", "betas", "eps", "lr", "weight_decay",
+    ]  # fmt: skip
+    fresh = nn.Adam(parameters)
+    with pytest.raises(cyconv.ShapeError, match=r"'0\.exp_avg'\] has shape \(4,\)"):
+        fresh.load_state_dict({**state, "0.exp_avg": np.ones(4)})
+    rest = {name: value for name, value in state.items() if name not in ("0.step", "lr")}
+    with pytest.raises(KeyError, match=r"missing \['0.step', 'lr'\], unexpected \['2.step'\]"):
+        fresh.load_state_dict({**rest, "2.step": 1})
+    assert fresh.lr == 1e-3
+    assert list(fresh.state_dict()) == ["lr", "betas", "eps", "weight_decay"]
+    fresh.load_state_dict(state)
+    assert (fresh.lr, fresh.betas) == (0.5, (0.9, 0.999))
+    state["0.exp_avg"][...] = 9
+    assert not (fresh.state_dict()["0.exp_avg"] == 9).any()
+
+
 def test_optimisers_write_where_the_parameter_lies():
     parameter = nn.Parameter(np.ones(3))
     array = parameter.numpy()

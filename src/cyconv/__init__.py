@@ -28,7 +28,7 @@ from .functional import (
     conv_weight_backward,
 )
 from .isa import active_isa, isas
-from .kernels import _openmp
+from .kernels import _memory, _openmp
 from .problem import ConvProblem
 from .settings import STRATEGIES, Config, config, get_config
 from .tune import tuned
@@ -101,8 +101,9 @@ def strategies() -> tuple[str, ...]:
 
 
 def clear_cache() -> None:
-    """Forget plans and measured choices, and release the scratch memory that threads keep."""
+    """Forget plans and measured choices, and release the memory that is kept for reuse."""
     calls.clear()
     binding.clear()
     tune.clear()
     workspace.release()
+    _memory.release()

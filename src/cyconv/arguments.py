@@ -247,6 +247,36 @@ def transposed_geometry(
     return pairs, out
 
 
+def reached_geometry(
+    params: Parameters,
+    size: Sequence[int],
+    kernel: Sequence[int],
+    padding: Pairs,
+    out: Sequence[int],
+) -> tuple[Pairs, tuple[int, ...], Pairs]:
+    """Return a geometry for a transposed convolution all of whose inputs are outputs forward.
+
+    Output padding that reaches the stride leaves room for more outputs than x has. Less is cut at
+    the end instead and, where nothing is left to cut, the result is smaller: cells that no input
+    reaches come at the end. Returns padding, output size, and (cells to drop at the start, zeros
+    to put at the end) of each axis.
+    """
+    pairs, sizes, edges = [], [], []
+    for n, k, s, d, (lo, hi), m in zip(
+        size, kernel, params.stride, params.dilation, padding, out, strict=True
+    ):
+        extra = m - ((n - 1) * s + d * (k - 1) + 1 - lo - hi)
+        more = max(extra - s + 1, 0)
+        rest = max(more - hi, 0)
+        reached, edge = m - rest, (0, rest)
+        if rest and reached < 1:  # padding cuts all that there is
+            lo, reached, edge = lo - 1 + reached, 1, (1, m)
+        pairs.append((lo, max(hi - more, 0)))
+        sizes.append(reached)
+        edges.append(edge)
+    return tuple(pairs), tuple(sizes), tuple(edges)
+
+
 def _listed(first: int, more: int) -> str:
     sizes = [str(n) for n in range(max(first, 1), first + min(more, 8) + 1)]
     return ", ".join(sizes) + (", ..." if more > 8 else "")

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import scipy
 
+from . import workspace
 from .isa import active_isa, isas
-from .kernels import _openmp, blas_threads
+from .kernels import _memory, _openmp, blas_threads
 from .settings import STRATEGIES, Config, default_threads, environment_strategy, get_config
-from .workspace import held_nbytes
 
 
 def show_config() -> str:
@@ -46,7 +46,8 @@ def show_config() -> str:
         "blas": f"{_blas()} with {blas_threads.current()} threads",
         "openmp version": str(_openmp.version()),
         "openmp runtimes": ", ".join(_openmp_runtimes()) or "unknown",
-        "scratch held": f"{held_nbytes()} bytes",
+        "scratch held": f"{workspace.held_nbytes()} bytes",
+        "tensors' memory held": f"{_memory.held_nbytes()} bytes",
         "settings changed": ", ".join(changed) or "none",
     }
     return "\n".join(f"{name}: {value}" for name, value in lines.items())

@@ -9,7 +9,9 @@ import numpy as np
 from . import arguments, request
 from .calls import run
 from .errors import ShapeError
+from .kernels._channel_sums import channel_sums
 from .operands import Array, as_array, result_dtype
+from .settings import resolve
 
 
 def _forward(
@@ -297,9 +299,9 @@ def bias_backward(dy: Any, *, layout: str = "channels_first") -> Array:
     if not 3 <= dy.ndim <= 5:
         raise ShapeError(f"dy must have 3 to 5 axes, batch included, not {dy.ndim}: {dy.shape}")
     first = arguments.layout_of(layout, dy.ndim - 2) == "nchw"
-    axes = (0, *range(2, dy.ndim)) if first else tuple(range(dy.ndim - 1))
+    threads = resolve("dw", None, None).threads or 1
     with np.errstate(over="ignore"):
-        return dy.sum(axis=axes, dtype=np.float64).astype(dtype)  # type: ignore[no-any-return]
+        return channel_sums(dy, 1 if first else dy.ndim - 1, threads).astype(dtype)
 
 
 def conv_transpose(

@@ -41,15 +41,14 @@ class Geometry(NamedTuple):
 
     def output_shape(self, x: Shape, w: Shape) -> Shape:
         """Return the shape of the forward result."""
-        return self.with_spatial(x, w[0], self._sizes(self.spatial(x), self.spatial(w)))
-
-    def _sizes(self, sizes: Shape, kernel: Shape) -> Shape:
-        return tuple(
+        sizes = tuple(
             (n + lo + hi - (d * (k - 1) + 1)) // s + 1
             for n, k, s, (lo, hi), d in zip(
-                sizes, kernel, self.stride, self.padding, self.dilation, strict=True
+                self.spatial(x), self.spatial(w), self.stride, self.padding, self.dilation,
+                strict=True,
             )
-        )
+        )  # fmt: skip
+        return self.with_spatial(x, w[0], sizes)
 
 
 def geometry(
@@ -74,12 +73,12 @@ def transposed_geometry(
     dilation: Any,
     groups: Any,
     layout: str,
-) -> tuple[Geometry, Shape, tuple[int, ...]]:
+) -> tuple[Geometry, Shape, arguments.Pairs]:
     """Check the parameters of a transposed call.
 
-    Returns the geometry of the forward convolution that it is the gradient of, the shape of the
-    result, and how many zeros to put after each spatial axis of x: output padding that reaches the
-    stride leaves room for outputs that x does not have.
+    Returns the geometry of the forward convolution that it is the gradient of, the shape of that
+    gradient, and how many cells to drop at the start and zeros to put at the end of each of its
+    axes, see `arguments.reached_geometry`.
     """
     ndim = len(w) - 2
     params = arguments.parameters(ndim, stride, padding, dilation, groups, layout)
@@ -88,10 +87,15 @@ def transposed_geometry(
     pairs, result = arguments.transposed_geometry(
         params, sizes, kernel, output_padding, output_size
     )
+    pairs, result, edges = arguments.reached_geometry(params, sizes, kernel, pairs, result)
     settled = loose._replace(padding=pairs)
     channels = (w[1] if settled.layout == "channels_first" else w[-1]) * settled.groups
-    missing = tuple(most - n for most, n in zip(settled._sizes(result, kernel), sizes, strict=True))
-    return settled, settled.with_spatial(x, channels, result), missing
+    nothing = ((0, 0),) * len(x)
+    return (
+        settled,
+        settled.with_spatial(x, channels, result),
+        settled.with_spatial(nothing, (0, 0), edges),
+    )
 
 
 def _loose(params: arguments.Parameters) -> Geometry:

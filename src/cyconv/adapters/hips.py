@@ -130,9 +130,11 @@ def conv_transpose(
     ValueError, TypeError
         As in `cyconv.conv_transpose`.
     """
-    g, shape, missing = transposed_geometry(
+    g, shape, edges = transposed_geometry(
         x.shape, w.shape, stride, padding, output_padding, output_size, dilation, groups, layout
     )
-    if any(missing):
-        x = anp.pad(x, [(0, n) for n in g.with_spatial((0,) * x.ndim, 0, missing)], "constant")
-    return _with_bias(_data_backward(x, w, shape, g, strategy), bias, g)
+    y = _data_backward(x, w, shape, g, strategy)
+    if any(map(any, edges)):
+        y = y[tuple(slice(drop, None) for drop, _ in edges)]
+        y = anp.pad(y, [(0, zeros) for _, zeros in edges], "constant")
+    return _with_bias(y, bias, g)

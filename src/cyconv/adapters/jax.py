@@ -177,8 +177,9 @@ def conv_transpose(
         As in `cyconv.conv_transpose`.
     """
     x, w = _promoted(x, w, bias)
-    g, shape, missing = transposed_geometry(
+    g, shape, edges = transposed_geometry(
         x.shape, w.shape, stride, padding, output_padding, output_size, dilation, groups, layout
     )
-    x = jnp.pad(x, [(0, n) for n in g.with_spatial((0,) * x.ndim, 0, missing)])
-    return _with_bias(_data_backward(x, w, shape, g, strategy), bias, g)
+    y = _data_backward(x, w, shape, g, strategy)
+    y = jax.lax.pad(y, jnp.zeros((), y.dtype), [(-drop, zeros, 0) for drop, zeros in edges])
+    return _with_bias(y, bias, g)

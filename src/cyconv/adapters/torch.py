@@ -250,16 +250,14 @@ def conv_transpose(
     ValueError, TypeError
         As in `cyconv.conv_transpose`.
     """
-    g, shape, missing = transposed_geometry(
+    g, shape, edges = transposed_geometry(
         tuple(x.shape), tuple(w.shape), stride, padding, output_padding, output_size, dilation,
         groups, layout,
     )  # fmt: skip
-    if any(missing):
-        widths = [n for count in reversed(missing) for n in (0, count)]
-        if g.layout == "channels_last":
-            widths = [0, 0, *widths]
-        x = torch.nn.functional.pad(x, widths)
     y: Tensor = data_backward(x, w, shape, *_flat(g, strategy))
+    if any(map(any, edges)):
+        widths = [n for drop, zeros in reversed(edges) for n in (-drop, zeros)]
+        y = torch.nn.functional.pad(y, widths)
     if bias is not None:
         y = y + (bias if g.layout == "channels_last" else bias.reshape(-1, *[1] * g.ndim))
     return y

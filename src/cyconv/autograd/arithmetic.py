@@ -67,10 +67,8 @@ def _zero_where(x: Array, mask: Array) -> Array:
 
     By bits, as NumPy's masked copies branch at each element and take several times as long.
     """
-    bits = np.dtype(f"i{x.dtype.itemsize}")
-    kept = np.asarray(mask).view(np.int8).astype(bits)
-    kept -= 1
-    kept &= x.view(bits)
+    bits = x.view(f"i{x.dtype.itemsize}")
+    kept: Array = np.multiply(bits, ~np.asarray(mask))
     return kept.view(x.dtype)
 
 

@@ -11,9 +11,10 @@ A transposed convolution is the second row.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,9 +22,8 @@ from .. import arguments, functional, request
 from ..errors import ShapeError
 from ..explanation import explain
 from ..operands import Array
-from ..problem import ConvProblem
 from .activations import activate, may_be_done, record_done
-from .arithmetic import broadcast_to, put, reshape
+from .arithmetic import broadcast_to, put, reshape, zero_where
 from .tape import Operator, raw
 
 _PARAMETERS = ("stride", "padding", "dilation", "groups", "layout", "strategy", "threads")
@@ -162,18 +162,34 @@ def call(
         return data_backward(a, b, None, input_shape=extra[0], last={}, **more)
     if kind == "weight_backward":
         return weight_backward(a, b, weight_shape=extra[0], **more)
-    activation = arguments.activation_of(parameters[-1])
-    done = may_be_done(activation, a, b, bias, residual)
-    last = {} if residual is None else {"residual": raw(residual)}
-    if activation is not None and done:
-        last["activation"] = parameters[-1]
+    after = _After(residual, arguments.activation_of(parameters[-1]), parameters[-1])
     if kind == "transposed":
-        y = _transposed(rank, a, b, bias, extra, parameters, more, last)
-    else:
-        request.spatial_axes("w", raw(b).shape, rank)
-        y = forward(a, b, bias, last=last, **more)
-    y = record_done(y, residual, activation if done else None)
-    return y if done or activation is None else activate(y, activation)
+        return _transposed(rank, a, b, bias, extra, parameters, more, after)
+    request.spatial_axes("w", raw(b).shape, rank)
+    return after.fused(lambda last: forward(a, b, bias, last=last, **more), a, b, bias)
+
+
+class _After(NamedTuple):
+    """What follows a convolution."""
+
+    residual: Any
+    activation: arguments.Activation | None
+    given: Any  # the activation as the caller named it
+
+    def fused(self, compute: Callable[[dict[str, Any]], Any], *operands: Any) -> Any:
+        """Let the convolution do it, given as keywords, as far as gradients permit."""
+        done = may_be_done(self.activation, *operands, self.residual)
+        last = {} if self.residual is None else {"residual": raw(self.residual)}
+        if self.activation is not None and done:
+            last["activation"] = self.given
+        y = record_done(compute(last), self.residual, self.activation if done else None)
+        return y if done or self.activation is None else activate(y, self.activation)
+
+    def apart(self, y: Any) -> Any:
+        """Do it after the convolution."""
+        if self.residual is not None:
+            y = y + self.residual
+        return y if self.activation is None else activate(y, self.activation)
 
 
 def _transposed(
@@ -184,34 +200,42 @@ def _transposed(
     sizes: tuple[Any, ...],
     parameters: request.Raw,
     more: dict[str, Any],
-    last: dict[str, Any],
+    after: _After,
 ) -> Any:
     output_padding, output_size = sizes
     checked = request.transposed(
         raw(x), raw(w), raw(bias), output_padding, output_size, rank, parameters
     )
     problem = checked.problem
-    # Output padding that reaches the stride leaves room for outputs that x does not have: zeros.
-    whole = tuple(
-        (n + lo + hi - extent) // step + 1
-        for n, (lo, hi), extent, step in zip(
-            problem.in_size, problem.padding, problem.effective_kernel, problem.stride, strict=True
-        )
-    )
-    if whole != problem.out_size:
-        x = _extended(x, problem, whole, checked.batched)
-    shape = problem.x_shape if checked.batched else problem.x_shape[1:]
-    return data_backward(
-        x, w, bias, input_shape=shape, last=last, **{**more, "padding": problem.padding}
-    )
+    padding, size, edges = arguments.reached_geometry(
+        arguments.parameters(len(problem.kernel), *parameters[:5]),
+        problem.out_size, problem.kernel, problem.padding, problem.in_size,
+    )  # fmt: skip
+    reached = replace(problem, in_size=size, padding=padding)
+    first, shape = (p.x_shape if checked.batched else p.x_shape[1:] for p in (reached, problem))
+    more = {**more, "padding": padding}
+
+    def compute(last: dict[str, Any]) -> Any:
+        return data_backward(x, w, bias, input_shape=first, last=last, **more)
+
+    if not any(map(any, edges)):
+        return after.fused(compute, x, w, bias)
+    return after.apart(_placed(compute({}), bias, edges, shape, more["layout"]))
 
 
-def _extended(x: Any, problem: ConvProblem, spatial: tuple[int, ...], batched: bool) -> Any:
-    """Put zeros after each spatial axis."""
-    shape = replace(problem, out_size=spatial).y_shape
-    if not batched:
-        shape = shape[1:]
-    return put(x, index=tuple(slice(n) for n in x.shape), shape=shape)
+def _placed(y: Any, bias: Any, edges: arguments.Pairs, shape: tuple[int, ...], layout: str) -> Any:
+    """Drop cells at the start, and add those that hold nothing but the bias at the end."""
+    ndim = len(edges)
+    first = (slice(None),) * (y.ndim - ndim - (not _is_first(layout, ndim)))
+    y = y[(*first, *[slice(drop, None) for drop, _ in edges])]
+    index = tuple(slice(n) for n in y.shape)
+    y = put(y, index=index, shape=shape)
+    if bias is None:
+        return y
+    taken = np.zeros(shape, bool)
+    taken[index] = True
+    kept = (len(bias), *[1] * ndim) if _is_first(layout, ndim) else bias.shape
+    return y + zero_where(broadcast_to(reshape(bias, shape=kept), shape=shape), taken)
 
 
 def linear(x: Any, w: Any, bias: Any = None) -> Any:

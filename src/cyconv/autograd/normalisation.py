@@ -3,22 +3,33 @@
 ``y = (x - mean) / sqrt(variance + eps) * weight + bias`` for each channel, with the mean and
 variance of the batch [1]_ or with given ones.
 
+NumPy walks through memory once for each step of a formula. Images are therefore taken some at a
+time, few enough that all steps but the first find them in the cache; their moments are combined
+[2]_.
+
 .. [1] S. Ioffe, C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing
    Internal Covariate Shift", 2015.
+.. [2] T. Chan, G. Golub, R. LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing
+   Sample Variances", 1979.
 """
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Iterator
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import ShapeError
+from ..kernels._channel_sums import channel_sums
 from ..operands import Array
+from ..settings import resolve
 from .arithmetic import reshape
-from .sums import is_half
 from .tape import Operator, raw
+
+_ELEMENTS = 131072  # to take together: some arrays of them fit the cache
+_ROWS = 64  # of channels in a row that NumPy is fast along
 
 
 class Moments(NamedTuple):
@@ -37,15 +48,39 @@ def _kept(x: Any, channel: int) -> tuple[int, ...]:
     return tuple(n if axis == channel else 1 for axis, n in enumerate(x.shape))
 
 
-def _spread(values: Array, x: Array, channel: int) -> Array:
-    """Bring what belongs to channels into a shape and dtype that go with x.
+class _Channels:
+    """How an array is read as images, whose channels lie in a row of their own each.
 
-    With the channels last it is repeated over an image: NumPy is slow along short rows.
+    The shape is (n, channels, pixels) or, with the channels last, (n, pixels * channels): NumPy is
+    slow along short rows, so those of some pixels are taken as one.
     """
-    kept = values.reshape(_kept(x, channel)).astype(x.dtype)
-    if channel == x.ndim - 1 and len(x) > 1:
-        return np.ascontiguousarray(np.broadcast_to(kept[0], x.shape[1:]))
-    return kept
+
+    def __init__(self, shape: tuple[int, ...], channel: int) -> None:
+        self.n_channels = shape[channel]
+        self.count = prod(shape) // max(self.n_channels, 1)  # numbers a channel
+        self._last = channel == len(shape) - 1
+        self._pixels = gcd(self.count, _ROWS) if self._last else 1
+        self._threads = resolve("fwd", None, None).threads or 1
+        self.shape: tuple[int, ...] = (shape[0], self.n_channels, prod(shape[2:]))
+        if self._last:
+            self.shape = (self.count // self._pixels, self._pixels * self.n_channels)
+
+    def parts(self) -> Iterator[slice]:
+        """Yield which images to take together."""
+        step = max(_ELEMENTS // max(prod(self.shape[1:]), 1), 1)
+        for start in range(0, self.shape[0], step):
+            yield slice(start, start + step)
+
+    def spread(self, values: Array, dtype: np.dtype[Any]) -> Array:
+        """Bring what belongs to channels into a shape and dtype that go with images."""
+        values = values.astype(dtype)
+        return np.tile(values, self._pixels) if self._last else values[:, None]
+
+    def sums(self, images: Array) -> Array:
+        """Sum over all but the channels, in float64."""
+        if self._last:
+            images = images.reshape(len(images), self._pixels, self.n_channels)
+        return channel_sums(images, 2 if self._last else 1, self._threads)
 
 
 def moments(x: Any, channel: int) -> Moments:
@@ -62,24 +97,21 @@ def moments(x: Any, channel: int) -> Moments:
     Moments
         Two arrays of shape (C,).
     """
-    channel %= x.ndim
-    n = x.size // max(x.shape[channel], 1)
-    mean = (_channel_sums(x, channel) / n).astype(x.dtype)
-    centred = x - _spread(mean, x, channel)
-    square = _channel_sums(np.square(centred, out=centred), channel) / n
-    return Moments(mean, square.astype(x.dtype))
-
-
-def _channel_sums(x: Array, channel: int) -> Array:
-    """Sum over all axes but the channel's, at last in float64."""
-    channels = x.shape[channel]
-    wide = np.float32 if is_half(x.dtype) else x.dtype
-    if channel == x.ndim - 1:
-        # Rows as long as an image are summed several times as fast as rows of channels.
-        pixels = x.reshape(len(x), prod(x.shape[1:])).sum(axis=0, dtype=wide)
-        return pixels.reshape(prod(x.shape[1:-1]), channels).sum(axis=0, dtype=np.float64)  # type: ignore[no-any-return]
-    images = x.reshape(len(x), channels, prod(x.shape[2:])).sum(axis=2, dtype=wide)
-    return images.sum(axis=0, dtype=np.float64)  # type: ignore[no-any-return]
+    channels = _Channels(x.shape, channel % x.ndim)
+    images = x.reshape(channels.shape)
+    mean, squares = np.zeros(channels.n_channels), np.zeros(channels.n_channels)
+    seen = 0.0
+    for part in channels.parts() if channels.count else ():
+        some = images[part]
+        more = some.size / channels.n_channels
+        centre = channels.sums(some) / more
+        centred = some - channels.spread(centre, x.dtype)
+        seen += more
+        step = centre - mean
+        mean += step * (more / seen)
+        squares += channels.sums(np.square(centred, out=centred))
+        squares += step**2 * (more * (seen - more) / seen)
+    return Moments(mean.astype(x.dtype), (squares / max(seen, 1)).astype(x.dtype))
 
 
 def _scale_and_shift(
@@ -98,9 +130,13 @@ def _scale_and_shift(
     shift = -given.mean * scale
     if bias is not None:
         shift = shift + bias
-    y: Array = x * _spread(scale, x, channel)
-    y += _spread(shift, x, channel)
-    return y
+    channels = _Channels(x.shape, channel)
+    scale, shift = (channels.spread(a, x.dtype) for a in (scale, shift))
+    images, y = x.reshape(channels.shape), np.empty(channels.shape, x.dtype)
+    for part in channels.parts():
+        some = np.multiply(images[part], scale, out=y[part])
+        some += shift
+    return y.reshape(x.shape)
 
 
 def _rules(
@@ -144,25 +180,38 @@ def _array_gradients(
     channel: int,
     eps: float,
 ) -> list[Any]:
-    """Compute the same with two arrays of the size of x instead of ten.
+    """Compute the same without temporary arrays of the size of x.
 
     `count` is how many numbers of x each of the moments was taken from; None for constants.
     """
+    channels = _Channels(x.shape, channel)
+    images, slopes = x.reshape(channels.shape), g.reshape(channels.shape)
     inverse = 1 / np.sqrt(given.variance.astype(np.float64) + eps)
     scale = inverse if weight is None else inverse * weight
-    dx = d_weight = None
-    d_bias = _channel_sums(g, channel)
-    if wanted[1] or (wanted[0] and count is not None):
-        dx = x - _spread(given.mean, x, channel)
-        product = g * dx
-        d_weight = _channel_sums(product, channel) * inverse
-        if wanted[0] and count is not None:
-            dx *= _spread(-scale * inverse * d_weight / count, x, channel)
-            dx += np.multiply(g, _spread(scale, x, channel), out=product)
-            dx -= _spread(scale * d_bias / count, x, channel)
-    if wanted[0] and count is None:
-        dx = g * _spread(scale, x, channel)
-    return [dx, d_weight, d_bias]
+    mean = channels.spread(given.mean, x.dtype)
+    d_bias, d_weight = np.zeros(channels.n_channels), np.zeros(channels.n_channels)
+    for part in channels.parts() if count is not None or any(wanted[1:]) else ():
+        d_bias += channels.sums(slopes[part])
+        product = images[part] - mean
+        product *= slopes[part]
+        d_weight += channels.sums(product)
+    d_weight *= inverse
+    if not wanted[0]:
+        return [None, d_weight, d_bias]
+    dx = np.empty(channels.shape, x.dtype)
+    factor = channels.spread(scale, x.dtype)
+    of_x = of_all = np.zeros(0)
+    if count is not None:
+        of_x = channels.spread(-scale * inverse * d_weight / count, x.dtype)
+        of_all = channels.spread(-scale * d_bias / count, x.dtype)
+    for part in channels.parts():
+        some = np.multiply(slopes[part], factor, out=dx[part])
+        if count is not None:
+            centred = images[part] - mean
+            centred *= of_x
+            some += centred
+            some += of_all
+    return [dx.reshape(x.shape), d_weight, d_bias]
 
 
 _row = Operator("batch_norm", _scale_and_shift, _rules)

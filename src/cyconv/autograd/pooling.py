@@ -15,6 +15,7 @@ import numpy as np
 from .. import arguments, functional
 from ..errors import ShapeError
 from ..kernels import _pooling
+from ..kernels._memory import Recycling
 from ..operands import Array, as_array, result_dtype
 from ..settings import resolve
 from .tape import Operator, raw
@@ -118,7 +119,7 @@ def _find_largest(x: Array, windows: _Windows) -> _Largest:
     lead = x.shape[: x.ndim - ndim] if windows.first else x.shape[: x.ndim - ndim - 1]
     channels = 1 if windows.first else x.shape[-1]
     shape = (*lead, *windows.out) if windows.first else (*lead, *windows.out, channels)
-    value, place = np.empty(shape, dtype), np.empty(shape, np.intp)
+    value, place = np.empty(shape, dtype), np.empty(shape, np.intc)
     ones, zeros = (1,) * (3 - ndim), (0,) * (3 - ndim)
     images = prod(lead)
     _pooling.forward(
@@ -143,7 +144,7 @@ def _pick(x: Array, *, found: _Largest) -> Array:
 
 def _put_back(g: Array, *, found: _Largest) -> Array:
     dtype = _wide(g.dtype)
-    result = np.zeros(found.shape, dtype)
+    result = np.empty(found.shape, dtype)
     _pooling.scatter(
         found.volumes(np.ascontiguousarray(g, dtype)),
         found.volumes(found.place),
@@ -211,7 +212,9 @@ def max_pool(
     array = as_array("x", raw(x))
     result_dtype(x=array)
     windows = _windows(rank, array, kernel_size, stride, padding, dilation, ceil_mode, layout)
-    return largest(x, found=_find_largest(array, windows))
+    with Recycling():
+        found = _find_largest(array, windows)
+    return largest(x, found=found)
 
 
 # --- average --------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ShapeError
+from ..kernels._memory import Recycling
 from ..operands import as_array
 from .recording import no_grad, record
 from .tape import Leaf, Node, Variable, order_of, raw
@@ -20,7 +21,7 @@ from .tape import Leaf, Node, Variable, order_of, raw
 def backward(variable: Variable, gradient: Any = None, create_graph: bool = False) -> None:
     """Do what `Tensor.backward` says."""
     found = _reverse(variable, gradient, create_graph, None)
-    with record() if create_graph else no_grad():
+    with record() if create_graph else no_grad(), Recycling():
         for source, value in found.items():
             owner = source.owner() if isinstance(source, Leaf) else None
             if owner is None:
@@ -115,7 +116,7 @@ def _reverse(
     if root is None:
         raise ValueError("the tensor does not require a gradient: nothing leads to it")
     kind = type(variable) if create_graph else None
-    with record() if create_graph else no_grad():
+    with record() if create_graph else no_grad(), Recycling():
         table: dict[Node | Leaf, Any] = {root: _seed(variable, gradient, create_graph)}
         order = order_of(root) if isinstance(root, Node) else []
         leading = None if targets is None else _leading(order, targets)

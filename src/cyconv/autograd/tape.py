@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from ..errors import CyconvError, DTypeError, ShapeError
+from ..kernels._memory import Recycling
 from ..operands import Array, as_array
 from .recording import recording
 from .sums import summed
@@ -211,7 +212,8 @@ class Operator:
         if kind is None:
             return self.forward(*inputs, **parameters)
         values = tuple([v.data if isinstance(v, Variable) else v for v in inputs])
-        data = np.asarray(self.forward(*values, **parameters))
+        with Recycling():
+            data = np.asarray(self.forward(*values, **parameters))
         version = _version_of(data, inputs)
         if not (requires_grad and recording.get()):
             return kind.of(data, None, version)

@@ -1,24 +1,25 @@
 """Max pooling: the largest value of each window and its place, and what is added back there.
 
     forward   y[a,p,b] = max_r x[a, p*stride + r*dilation - pad, b],  place[a,p,b] = where that was
-    scatter   dx[a, place[a,p,b], b] += dy[a,p,b]
+    scatter   dx[a, i, b] = sum_p dy[a,p,b] where place[a,p,b] = i
 
 An array is read as (a, depth, height, width, b): in a channels-first layout a counts images and
 channels and b is 1; in a channels-last layout a counts images and b channels. A place is the index
 of a cell in its volume, (d * height + h) * width + w, and -1 for a window over nothing but padding,
 whose value is minus infinity.
 
-The first of equal values wins, and NaN wins over everything. Sixteen neighbours (lanes) are
+The first of equal values wins, and NaN wins over everything. Up to sixteen neighbours (lanes) are
 compared together: windows of a row or, in a channels-last layout, channels of a window. Which value
 is larger is random, so values are selected without a branch.
 
 Rows of results (forward) and volumes (scatter) are divided among threads, so results do not depend
-on their number. Arrays are contiguous, a volume has fewer than 2**31 cells, and the result of
-scatter holds zeros. The GIL is released.
+on their number. Arrays are contiguous, and a volume has fewer than 2**31 cells. The GIL is
+released.
 """
 
 from cython cimport floating
 from cython.parallel cimport prange
+from libc.string cimport memset
 
 cdef enum:
     LANES = 16
@@ -28,6 +29,7 @@ cdef struct window_t:
     ptrdiff_t stride[3]
     ptrdiff_t dilation[3]
     ptrdiff_t pad[3]
+    ptrdiff_t last  # window of a row that does not reach over its end
 
 
 cdef inline ptrdiff_t _first(ptrdiff_t start, ptrdiff_t dilation) noexcept nogil:
@@ -39,7 +41,9 @@ cdef inline ptrdiff_t _end(
     ptrdiff_t start, ptrdiff_t dilation, ptrdiff_t kernel, ptrdiff_t n
 ) noexcept nogil:
     """One after the last tap that does not lie behind the array."""
-    return min(kernel, max(0, (n - start + dilation - 1) // dilation)) if start < n else 0
+    if start + (kernel - 1) * dilation < n:
+        return kernel
+    return (n - start + dilation - 1) // dilation if start < n else 0
 
 
 cdef struct taps_t:
@@ -71,45 +75,59 @@ cdef inline void _lanes(
                     found[j] ^= (found[j] ^ <int> cell) & -better  # a second "if" would branch
 
 
+cdef inline ptrdiff_t _rounded(ptrdiff_t lanes) noexcept nogil:
+    """As many lanes as there is code for."""
+    return 16 if lanes >= 16 else 8 if lanes >= 8 else 4 if lanes >= 4 else 1
+
+
 cdef void _block(
     const floating *x, const taps_t *taps, ptrdiff_t n_b, ptrdiff_t lane, ptrdiff_t lane_cells,
-    ptrdiff_t lanes, ptrdiff_t first, floating *y, ptrdiff_t *place
+    ptrdiff_t lanes, ptrdiff_t first, floating *y, int *place
 ) noexcept nogil:
-    """Up to LANES results; `first` is the cell of the first tap of lane 0."""
+    """1, 4, 8 or 16 results; `first` is the cell of the first tap of lane 0."""
     cdef floating best[LANES]
     cdef int found[LANES]
     cdef ptrdiff_t j
     # Constant bounds and strides let the compiler use vectors.
-    if lanes == LANES and lane == 1:
-        _lanes(x, taps, n_b, 1, LANES, best, found)
-    elif lanes == LANES and lane == 2:
-        _lanes(x, taps, n_b, 2, LANES, best, found)
+    if lanes == 1:
+        _lanes(x, taps, n_b, 1, 1, best, found)
+    elif lane == 1 and lanes == 16:
+        _lanes(x, taps, n_b, 1, 16, best, found)
+    elif lane == 1 and lanes == 8:
+        _lanes(x, taps, n_b, 1, 8, best, found)
+    elif lane == 1:
+        _lanes(x, taps, n_b, 1, 4, best, found)
+    elif lane == 2 and lanes == 16:
+        _lanes(x, taps, n_b, 2, 16, best, found)
+    elif lane == 2 and lanes == 8:
+        _lanes(x, taps, n_b, 2, 8, best, found)
+    elif lane == 2:
+        _lanes(x, taps, n_b, 2, 4, best, found)
     else:
         _lanes(x, taps, n_b, lane, lanes, best, found)
     for j in range(lanes):
         y[j] = best[j]
-        place[j] = first + found[j] + j * lane_cells
+        place[j] = <int> (first + found[j] + j * lane_cells)
 
 
 cdef void _row(
     const floating *x, const ptrdiff_t *size, ptrdiff_t n_b, const window_t *win,
-    ptrdiff_t od, ptrdiff_t oh, ptrdiff_t n_out, floating lowest,
-    floating *y, ptrdiff_t *place
+    ptrdiff_t od, ptrdiff_t oh, ptrdiff_t n_out, floating lowest, floating *y, int *place
 ) noexcept nogil:
     """One row of results: x at its volume, y and place at the row."""
     cdef taps_t taps
     cdef ptrdiff_t start[3]
     cdef ptrdiff_t first[3]
-    cdef ptrdiff_t ow, b, i, cell, lanes, extent
+    cdef ptrdiff_t unit[3]
+    cdef ptrdiff_t ow, b, i, cell, lanes
+    unit[0], unit[1], unit[2] = size[1] * size[2], size[2], 1
     start[0] = od * win.stride[0] - win.pad[0]
     start[1] = oh * win.stride[1] - win.pad[1]
-    taps.step[0] = win.dilation[0] * size[1] * size[2]
-    taps.step[1] = win.dilation[1] * size[2]
-    taps.step[2] = win.dilation[2]
+    for i in range(3):
+        taps.step[i] = win.dilation[i] * unit[i]
     for i in range(2):
         first[i] = _first(start[i], win.dilation[i])
         taps.count[i] = _end(start[i], win.dilation[i], win.kernel[i], size[i]) - first[i]
-    extent = (win.kernel[2] - 1) * win.dilation[2]
     ow = 0
     while ow < n_out:
         start[2] = ow * win.stride[2] - win.pad[2]
@@ -122,24 +140,22 @@ cdef void _row(
             continue
         cell = start[2] + first[2] * win.dilation[2]
         for i in range(2):
-            cell += start[i] * (taps.step[i] // win.dilation[i]) + first[i] * taps.step[i]
+            cell += start[i] * unit[i] + first[i] * taps.step[i]
         if n_b > 1:
             b = 0
             while b < n_b:
+                lanes = _rounded(n_b - b)
                 _block(
-                    x + cell * n_b + b, &taps, n_b, 1, 0, min(<ptrdiff_t> LANES, n_b - b), cell,
+                    x + cell * n_b + b, &taps, n_b, 1, 0, lanes, cell,
                     y + ow * n_b + b, place + ow * n_b + b,
                 )
-                b += LANES
+                b += lanes
             ow += 1
             continue
         # Windows that lie within the row entirely have the same taps.
         lanes = 1
-        if start[2] >= 0 and start[2] + extent < size[2]:
-            lanes = min(
-                min(<ptrdiff_t> LANES, n_out - ow),
-                (size[2] - 1 - extent - start[2]) // win.stride[2] + 1,
-            )
+        if start[2] >= 0 and ow <= win.last:
+            lanes = _rounded(min(n_out - 1, win.last) - ow + 1)
         _block(
             x + cell, &taps, 1, win.stride[2], win.stride[2], lanes, cell, y + ow, place + ow
         )
@@ -150,7 +166,7 @@ def forward(
     const floating[:, :, :, :, ::1] x not None,
     tuple kernel, tuple stride, tuple dilation, tuple pad, double lowest,
     floating[:, :, :, :, ::1] y not None,
-    ptrdiff_t[:, :, :, :, ::1] place not None,
+    int[:, :, :, :, ::1] place not None,
     int threads,
 ):
     """Fill `y` and `place` from `x`; parameters are triples."""
@@ -163,6 +179,8 @@ def forward(
         win.kernel[i], win.stride[i] = kernel[i], stride[i]
         win.dilation[i], win.pad[i] = dilation[i], pad[i]
         size[i] = x.shape[i + 1]
+    win.last = size[2] - 1 - (win.kernel[2] - 1) * win.dilation[2] + win.pad[2]
+    win.last = win.last // win.stride[2] if win.last >= 0 else -1
     volume = size[0] * size[1] * size[2] * n_b
     rows = y.shape[0] * n_d * n_h
     if rows == 0 or n_w == 0 or n_b == 0:
@@ -177,9 +195,11 @@ def forward(
 
 
 cdef void _scatter(
-    const floating *dy, const ptrdiff_t *place, ptrdiff_t cells, ptrdiff_t n_b, floating *dx
+    const floating *dy, const int *place, ptrdiff_t cells, ptrdiff_t n_b,
+    floating *dx, ptrdiff_t volume
 ) noexcept nogil:
     cdef ptrdiff_t p, b
+    memset(dx, 0, volume * n_b * sizeof(floating))
     for p in range(cells):
         for b in range(n_b):
             if place[p * n_b + b] >= 0:
@@ -188,16 +208,16 @@ cdef void _scatter(
 
 def scatter(
     const floating[:, :, ::1] dy not None,
-    const ptrdiff_t[:, :, ::1] place not None,
+    const int[:, :, ::1] place not None,
     floating[:, :, ::1] dx not None,
     int threads,
 ):
-    """Add `dy` to the zeros of `dx` at its places; the axes are (a, cell, b)."""
+    """Fill `dx` with what `dy` adds at its places, and zeros; the axes are (a, cell, b)."""
     cdef ptrdiff_t a, cells = dy.shape[1], n_b = dy.shape[2], volume = dx.shape[1]
-    if dy.shape[0] == 0 or cells == 0 or n_b == 0:
+    if dx.shape[0] == 0 or volume == 0 or n_b == 0:
         return
-    for a in prange(dy.shape[0], nogil=True, num_threads=threads, schedule="static"):
+    for a in prange(dx.shape[0], nogil=True, num_threads=threads, schedule="static"):
         _scatter(
             &dy[0, 0, 0] + a * cells * n_b, &place[0, 0, 0] + a * cells * n_b, cells, n_b,
-            &dx[0, 0, 0] + a * volume * n_b,
+            &dx[0, 0, 0] + a * volume * n_b, volume,
         )

@@ -11,6 +11,8 @@ import numpy as np
 
 from ..operands import Array
 
+_BETWEEN = "/"  # the name of a mapping and those within it
+
 
 def save(path: str | Path, state: Mapping[str, Any]) -> None:
     """Write arrays by name.
@@ -20,7 +22,8 @@ def save(path: str | Path, state: Mapping[str, Any]) -> None:
     path : path
         Ends in ``.npz``.
     state : mapping of str to array_like
-        Such as `Module.state_dict` returns.
+        Such as `Module.state_dict` returns; or a mapping of names to such mappings, for a model
+        and its optimiser in one file.
 
     Raises
     ------
@@ -29,11 +32,17 @@ def save(path: str | Path, state: Mapping[str, Any]) -> None:
     """
     if Path(path).suffix != ".npz":
         raise ValueError(f"path must end in .npz, not {str(path)!r}")
-    np.savez(path, **dict(state))
+    flat: dict[str, Any] = {}
+    for name, value in state.items():
+        if isinstance(value, Mapping):
+            flat.update({f"{name}{_BETWEEN}{inner}": array for inner, array in value.items()})
+        else:
+            flat[name] = value
+    np.savez(path, **flat)
 
 
-def load(path: str | Path) -> dict[str, Array]:
-    """Read arrays by name, for `Module.load_state_dict`.
+def load(path: str | Path) -> dict[str, Any]:
+    """Read what `save` wrote: arrays by name, for `Module.load_state_dict`, or mappings of such.
 
     Parameters
     ----------
@@ -42,7 +51,7 @@ def load(path: str | Path) -> dict[str, Array]:
 
     Returns
     -------
-    dict of str to numpy.ndarray
+    dict of str to numpy.ndarray, or to such dicts
 
     Raises
     ------
@@ -58,7 +67,7 @@ def load(path: str | Path) -> dict[str, Array]:
     suffix = Path(path).suffix
     if suffix == ".npz":
         with np.load(path, allow_pickle=False) as file:
-            return dict(file)
+            return _nested(dict(file))
     if suffix == ".safetensors":
         if find_spec("safetensors") is None:
             raise ImportError('reading this file needs safetensors: pip install "cyconv[nn]"')
@@ -66,3 +75,15 @@ def load(path: str | Path) -> dict[str, Array]:
 
         return dict(load_file(path))
     raise ValueError(f"path must end in .npz or .safetensors, not {str(path)!r}")
+
+
+def _nested(flat: dict[str, Array]) -> dict[str, Any]:
+    """Undo the joining of names."""
+    state: dict[str, Any] = {}
+    for name, value in flat.items():
+        outer, between, inner = name.partition(_BETWEEN)
+        if between:
+            state.setdefault(outer, {})[inner] = value
+        else:
+            state[name] = value
+    return state

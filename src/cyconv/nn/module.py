@@ -26,10 +26,18 @@ class _State(Tensor):
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self.data, self.requires_grad, self.channels_last)
 
-    def exported(self) -> Array:
-        """Return a copy in PyTorch's order of axes."""
-        moved = np.moveaxis(self.data, -1, 1) if self.channels_last else self.data
+    def exported(self, array: Array) -> Array:
+        """Return a copy of an array of this shape, in PyTorch's order of axes."""
+        moved = np.moveaxis(array, -1, 1) if self.channels_last else array
         return np.array(moved, order="C")
+
+    def imported(self, name: str, value: Any) -> Array:
+        """Bring what is called so from PyTorch's order of axes into this one; check its shape."""
+        array = np.asarray(raw(value))
+        shape = self.exported(self.data).shape
+        if array.shape != shape:
+            raise ShapeError(f"state[{name!r}] has shape {array.shape}, should be {shape}")
+        return np.moveaxis(array, 1, -1) if self.channels_last else array
 
 
 def _restored(kind: type[_State], array: Array, requires_grad: bool, channels_last: bool) -> _State:
@@ -156,7 +164,7 @@ class Module:
 
     def state_dict(self) -> dict[str, Array]:
         """Return copies of parameters and buffers, in PyTorch's names and shapes."""
-        return {name: value.exported() for name, value in self._named_state()}
+        return {name: value.exported(value.data) for name, value in self._named_state()}
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Overwrite parameters and buffers.
@@ -180,15 +188,9 @@ class Module:
         missing, unexpected = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
         if strict and (missing or unexpected):
             raise KeyError(f"state: missing {missing}, unexpected {unexpected}")
-        new = {}
-        for name, value in own.items():
-            if name not in state:
-                continue
-            array = np.asarray(raw(state[name]))
-            shape = value.exported().shape
-            if array.shape != shape:
-                raise ShapeError(f"state[{name!r}] has shape {array.shape}, should be {shape}")
-            new[name] = np.moveaxis(array, 1, -1) if value.channels_last else array
+        new = {
+            name: value.imported(name, state[name]) for name, value in own.items() if name in state
+        }
         for name, array in new.items():
             own[name].assign(array)
 

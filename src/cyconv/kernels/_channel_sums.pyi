@@ -1,0 +1,3 @@
+from ..operands import Array
+
+def channel_sums(x: Array, channel: int, threads: int) -> Array: ...

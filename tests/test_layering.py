@@ -21,6 +21,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "cyconv"
 # package; "" is the package itself.
 FLOORS = (
     ("errors",),
+    ("devices",),
     ("arguments", "operands", "problem", "settings", "workspace"),
     (
         "kernels._blas",
@@ -67,6 +68,12 @@ FLOORS = (
     ("select",),
     ("binding",),
     ("tune",),
+    ("gpu.module", "gpu.params"),
+    ("gpu.base", "gpu.sums"),
+    ("gpu.direct",),
+    ("gpu.strategies",),
+    ("gpu.select",),
+    ("gpu",),
     ("execute",),
     ("calls", "diagnostics", "explanation"),
     ("functional",),

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import arguments
+from .devices import check_places, on_gpu
 from .errors import ShapeError
 from .operands import NAMES, Array, as_array, result_dtype
 from .problem import ConvProblem
@@ -78,7 +79,9 @@ def _check_bias(bias: Any, channels: int) -> Array | None:
 
 def _compute_bias(bias: Array | None, problem: ConvProblem) -> Array | None:
     """Bring a bias into the form that kernels take: it is small, so it is simply copied."""
-    return None if bias is None else np.ascontiguousarray(bias, problem.compute_dtype)
+    if bias is None or on_gpu(bias):  # on a GPU it becomes what the other operands become
+        return bias
+    return np.ascontiguousarray(bias, problem.compute_dtype)
 
 
 def _check_groups(groups: int, **channels: int) -> None:
@@ -92,16 +95,18 @@ def _match(name: str, array: Array, expected: tuple[int, ...], why: str) -> None
         raise ShapeError(f"{name} has shape {array.shape}, should be {expected}: {why}")
 
 
-def _settings(op: str, strategy: Any, threads: Any) -> Config:
+def _settings(op: str, strategy: Any, threads: Any, operand: Array) -> Config:
     return resolve(
         op,
         check_strategy("strategy", strategy),
         check_threads("threads", threads),
+        "GPU" if on_gpu(operand) else "CPU",
     )
 
 
 def forward(x: Any, w: Any, bias: Any, rank: int | None, raw: Raw) -> Request:
     """Check a forward call."""
+    check_places(x=x, w=w, bias=bias)
     x, w = as_array("x", x), as_array("w", w)
     ndim = spatial_axes("w", w.shape, rank)
     params = arguments.parameters(ndim, *raw[:5])
@@ -123,12 +128,13 @@ def forward(x: Any, w: Any, bias: Any, rank: int | None, raw: Raw) -> Request:
         arguments.resolve_padding(params, in_size, kernel), params.dilation,
         bias is not None, layout, NAMES[dtype.name],
     )  # fmt: skip
-    settings = _settings("fwd", *raw[5:])
+    settings = _settings("fwd", *raw[5:], x)
     return Request(problem, settings, x, w, None, _compute_bias(bias, problem), dtype, batched)
 
 
 def data_backward(dy: Any, w: Any, input_shape: Any, rank: int | None, raw: Raw) -> Request:
     """Check a data backward call."""
+    check_places(dy=dy, w=w)
     dy, w = as_array("dy", dy), as_array("w", w)
     ndim = spatial_axes("w", w.shape, rank)
     params = arguments.parameters(ndim, *raw[:5])
@@ -152,11 +158,12 @@ def data_backward(dy: Any, w: Any, input_shape: Any, rank: int | None, raw: Raw)
         False, layout, NAMES[dtype.name],
     )  # fmt: skip
     _match("dy", dy, problem.y_shape, f"the output of an input of shape {shape}")
-    return Request(problem, _settings("dx", *raw[5:]), None, w, dy, None, dtype, batched)
+    return Request(problem, _settings("dx", *raw[5:], dy), None, w, dy, None, dtype, batched)
 
 
 def weight_backward(x: Any, dy: Any, weight_shape: Any, rank: int | None, raw: Raw) -> Request:
     """Check a weight backward call."""
+    check_places(x=x, dy=dy)
     x, dy = as_array("x", x), as_array("dy", dy)
     if not hasattr(weight_shape, "__len__") or isinstance(weight_shape, str):
         raise TypeError(f"weight_shape must be a tuple of 3 to 5 integers, not {weight_shape!r}")
@@ -186,7 +193,7 @@ def weight_backward(x: Any, dy: Any, weight_shape: Any, rank: int | None, raw: R
         False, layout, NAMES[dtype.name],
     )  # fmt: skip
     _match("dy", dy, problem.y_shape, f"the output for weight_shape {shape}")
-    return Request(problem, _settings("dw", *raw[5:]), x, None, dy, None, dtype, batched)
+    return Request(problem, _settings("dw", *raw[5:], x), x, None, dy, None, dtype, batched)
 
 
 def transposed(
@@ -199,6 +206,7 @@ def transposed(
     raw: Raw,
 ) -> Request:
     """Check a transposed call: data backward, whose dy is x."""
+    check_places(x=x, w=w, bias=bias)
     x, w = as_array("x", x), as_array("w", w)
     ndim = spatial_axes("w", w.shape, rank)
     params = arguments.parameters(ndim, *raw[:5])
@@ -225,5 +233,5 @@ def transposed(
         "dx", x.shape[0], result_channels, channels, params.groups, result_size, kernel,
         params.stride, padding, params.dilation, bias is not None, layout, NAMES[dtype.name], size,
     )  # fmt: skip
-    settings = _settings("dx", *raw[5:])
+    settings = _settings("dx", *raw[5:], x)
     return Request(problem, settings, None, w, x, _compute_bias(bias, problem), dtype, batched)

@@ -55,14 +55,14 @@ def part_of(operands: Operands, part: Part) -> Operands:
     """Take the views that a part of the problem works on."""
     layout = part.problem.layout
     return Operands(
-        operands.x[_ordered(part.x, layout)],
-        operands.w[_ordered(part.w, layout)],
-        operands.y[_ordered(part.y, layout)],
+        operands.x[ordered(part.x, layout)],
+        operands.w[ordered(part.w, layout)],
+        operands.y[ordered(part.y, layout)],
         None if operands.bias is None else operands.bias[part.bias],
     )
 
 
-def _ordered(slices: tuple[slice, ...], layout: str) -> tuple[slice, ...]:
+def ordered(slices: tuple[slice, ...], layout: str) -> tuple[slice, ...]:
     """Put slices over (first, channel, spatial axes) into the order of a layout."""
     if layout == "nchw":
         return slices

@@ -1,0 +1,51 @@
+"""Convolution of CuPy arrays, by kernels that are compiled when they are first used.
+
+Nothing here imports CuPy: its arrays come from a program that has. `run` takes what `execute` has
+made ready; `select` chooses among the strategies of `strategies`, `tune` measures them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..operands import NAMES, Operands
+from ..problem import ConvProblem
+from ..settings import Config
+from . import select
+from .base import Run
+from .module import current_device
+from .params import counts_fit
+from .sums import per_channel
+
+__all__ = ["counts_fit", "run"]
+
+
+def run(problem: ConvProblem, settings: Config, operands: Operands) -> None:
+    """Write the result into its place among the operands, on the current device and stream.
+
+    Operands are CuPy arrays that kernels can use where they lie, all of the result's dtype; the
+    problem can be counted (`counts_fit`).
+    """
+    result: Any = operands.result(problem.op)
+    problem = replace(problem, dtype=NAMES[result.dtype.name])
+    bias: Any = operands.bias
+    if bias is not None:
+        bias = bias.astype(result.dtype, order="C", copy=False)
+    if problem.macs == 0:
+        result[...] = 0 if bias is None else per_channel(bias, problem)
+        return
+    device = current_device()
+    choice = select.choose(problem, device, settings)
+    choice.strategy.run(
+        Run(
+            problem,
+            operands.x,
+            operands.w,
+            operands.y,
+            bias,
+            device,
+            settings.workspace_limit,
+            settings.precision,
+        )
+    )

@@ -1,0 +1,289 @@
+"""`CONVP`: how kernels are told about a problem, and the phases of a strided data gradient.
+
+The dtype mirrors ``struct ConvP`` of ``src/prims.cuh``, which says what the fields are. Kernels
+take it by value, as a NumPy array of one element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import ceil, gcd, prod
+from typing import Any
+
+import numpy as np
+
+from ..operands import Array
+from ..problem import ConvProblem
+
+Triple = tuple[int, int, int]
+
+# The C++ names of the element types, and of the types in which products are summed.
+TYPES = {"f32": "float", "f64": "double", "f16": "half_t", "bf16": "bfloat16_t"}
+SUMS: dict[str, np.dtype[Any]] = {
+    name: np.dtype(np.float64 if name == "f64" else np.float32) for name in TYPES
+}
+# Of ``direct``: float32 is summed in float64.
+WIDE: dict[str, np.dtype[Any]] = {
+    name: np.dtype(np.float64 if name in ("f32", "f64") else np.float32) for name in TYPES
+}
+
+# In the order of the enumeration in prims.cuh.
+ACTIVATIONS = (
+    "none",
+    "relu",
+    "relu6",
+    "leaky_relu",
+    "silu",
+    "hardswish",
+    "hardsigmoid",
+    "sigmoid",
+    "gelu",
+)
+
+_DIVISOR = np.dtype([("value", "u4"), ("multiplier", "u4"), ("shift", "u4")])
+CONVP = np.dtype(
+    [
+        *((name, "i8", 5) for name in ("xs", "ws", "ys")),
+        ("slope", "f8"),
+        *((name, "i4") for name in ("n", "groups", "ci", "co")),
+        *((name, "i4", 3) for name in ("in", "k", "out", "stride", "pad", "dil")),
+        *((name, "i4") for name in ("taps", "in_pixels", "out_pixels", "activation")),
+        *((name, _DIVISOR, 3) for name in ("by_in", "by_out", "by_k", "by_stride")),
+        *((name, _DIVISOR) for name in ("by_ci", "by_co", "by_taps")),
+    ],
+    align=True,
+)
+
+# Kernels count pixels, terms and channels in signed 32 bits.
+_MOST = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The numbers of a problem as kernels see them: three spatial axes, channels of one group.
+
+    `pad` is what lies before an axis, and may be negative: a phase can begin inside the image.
+    """
+
+    n: int
+    groups: int
+    ci: int
+    co: int
+    in_size: Triple
+    kernel: Triple
+    out_size: Triple
+    stride: Triple
+    pad: Triple
+    dilation: Triple
+
+    @classmethod
+    def of(cls, problem: ConvProblem) -> Sizes:
+        """Take the sizes from a problem; a step along an axis of one element is one."""
+        taps = zip(problem.dilation, problem.kernel, strict=True)
+        dilation = [d if k > 1 else 1 for d, k in taps]
+        # Data backward divides by its stride even where there is but one output.
+        stride = [
+            s if n > 1 or problem.op == "dx" else 1
+            for s, n in zip(problem.stride, problem.out_size, strict=True)
+        ]
+        return cls(
+            problem.batch,
+            problem.groups,
+            problem.c_in // problem.groups,
+            problem.c_out // problem.groups,
+            _three(problem.in_size, 1),
+            _three(problem.kernel, 1),
+            _three(problem.out_size, 1),
+            _three(stride, 1),
+            _three([low for low, _ in problem.padding], 0),
+            _three(dilation, 1),
+        )
+
+    @property
+    def taps(self) -> int:
+        """Taps of the kernel."""
+        return prod(self.kernel)
+
+    @property
+    def in_pixels(self) -> int:
+        """Pixels of x, counted over the batch."""
+        return self.n * prod(self.in_size)
+
+    @property
+    def out_pixels(self) -> int:
+        """Pixels of y, counted over the batch."""
+        return self.n * prod(self.out_size)
+
+    @property
+    def reach(self) -> int:
+        """The largest index along an axis that a kernel computes on its way."""
+        images = zip(self.in_size, self.out_size, self.stride, strict=True)
+        kernels = zip(self.kernel, self.dilation, self.pad, strict=True)
+        return max(
+            n + out * step + k * dilation + abs(pad)
+            for (n, out, step), (k, dilation, pad) in zip(images, kernels, strict=True)
+        )
+
+
+def _three(values: Sequence[int], filler: int) -> Triple:
+    """Put what stands for missing axes before the axes that there are."""
+    first, second, third = (*(filler,) * (3 - len(values)), *values)
+    return first, second, third
+
+
+def counts_fit(problem: ConvProblem) -> bool:
+    """Whether kernels can count the pixels, channels and terms of a problem; if not, halve it."""
+    sizes = Sizes.of(problem)
+    terms = sizes.taps * max(sizes.ci, sizes.co)
+    channels = sizes.groups * max(sizes.ci, sizes.co)
+    return max(sizes.in_pixels, sizes.out_pixels, terms, channels) <= _MOST
+
+
+def beyond_reach(problem: ConvProblem) -> str | None:
+    """Refuse images whose padded coordinates do not fit signed 32 bits."""
+    if Sizes.of(problem).reach <= _MOST:
+        return None
+    return "along an axis, the image with its padding and the kernel's reach exceeds 2**31 cells"
+
+
+def divisor(value: int) -> tuple[int, int, int]:
+    """Return what divides 0 <= n < 2**31 by `value` in kernels: value, multiplier, shift.
+
+    ``n // value == (n * multiplier >> 32) >> shift`` for values above 1: the multiplier is
+    ``2**(31 + b) / value`` rounded up, b the bits of ``value - 1``, so that its error times n stays
+    below ``2**(31 + b)``.
+    """
+    if value <= 1:
+        return 1, 0, 0
+    bits = (value - 1).bit_length()
+    return value, -(-(1 << (31 + bits)) // value), bits - 1
+
+
+def pack(
+    sizes: Sizes,
+    xs: tuple[int, ...],
+    ws: tuple[int, ...],
+    ys: tuple[int, ...],
+    activation: int = 0,
+    slope: float = 0.0,
+) -> Array:
+    """Make the argument of a kernel.
+
+    Parameters
+    ----------
+    sizes : Sizes
+    xs, ws, ys : tuple of int
+        Strides in elements over (batch or output channel, channel, spatial axes), as
+        `operands.element_strides` gives them for one to three spatial axes.
+    activation : int
+        Index into `ACTIVATIONS`.
+    slope : float
+        Of leaky_relu.
+
+    Returns
+    -------
+    numpy.ndarray of one CONVP
+    """
+    packed = np.zeros(1, CONVP)
+    record = packed[0]
+    for name, strides in (("xs", xs), ("ws", ws), ("ys", ys)):
+        record[name] = (*strides[:2], *_three(strides[2:], 0))
+    record["slope"], record["activation"] = slope, activation
+    for name in ("n", "groups", "ci", "co", "taps", "in_pixels", "out_pixels"):
+        record[name] = getattr(sizes, name)
+    for name, values in (
+        ("in", sizes.in_size),
+        ("k", sizes.kernel),
+        ("out", sizes.out_size),
+        ("stride", sizes.stride),
+        ("pad", sizes.pad),
+        ("dil", sizes.dilation),
+    ):
+        record[name] = values
+        if name in ("in", "k", "out", "stride"):
+            record[f"by_{name}"] = [divisor(value) for value in values]
+    for name in ("ci", "co", "taps"):
+        record[f"by_{name}"] = divisor(getattr(sizes, name))
+    return packed
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The part of a data gradient whose inputs have one residue modulo the stride, along each axis.
+
+    It is a data gradient of stride 1 on the views ``dx[x]`` and ``w[w]`` (slices over first axis,
+    channel and spatial axes); without taps (`sizes` is None) it is zero, or the bias.
+    """
+
+    x: tuple[slice, ...]
+    w: tuple[slice, ...]
+    sizes: Sizes | None
+
+
+def phases(problem: ConvProblem) -> Iterator[Phase]:
+    """Cut a data gradient into phases of stride 1.
+
+    Along an axis, input i is met by the taps t with ``p s + t d - l = i``. For ``i = j s + r``
+    these are ``t = t0 + u s / g``, with g the greatest common divisor of s and d, and they belong
+    to the outputs ``p = j + c - u d / g`` with ``c = (r + l - t0 d) / s``: a gradient of stride 1,
+    dilation ``d / g`` and padding c.
+    """
+    whole = Sizes.of(problem)
+    axes = [_residues(problem, axis) for axis in range(problem.ndim)]
+    everything = (slice(None), slice(None))
+    for residues in product(*axes):
+        x = (*everything, *(residue.inputs for residue in residues))
+        w = (*everything, *(residue.taps for residue in residues))
+        if any(residue.n_taps == 0 for residue in residues):
+            yield Phase(x, w, None)
+            continue
+        yield Phase(
+            x,
+            w,
+            Sizes(
+                whole.n, whole.groups, whole.ci, whole.co,
+                _three([residue.n_inputs for residue in residues], 1),
+                _three([residue.n_taps for residue in residues], 1),
+                whole.out_size,
+                (1, 1, 1),
+                _three([residue.pad for residue in residues], 0),
+                _three([residue.dilation for residue in residues], 1),
+            ),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Residue:
+    inputs: slice
+    n_inputs: int
+    taps: slice
+    n_taps: int
+    pad: int
+    dilation: int
+
+
+def _residues(problem: ConvProblem, axis: int) -> list[_Residue]:
+    """List the residues of one axis that have inputs."""
+    size, k = problem.in_size[axis], problem.kernel[axis]
+    step, dilation, low = problem.stride[axis], problem.dilation[axis], problem.padding[axis][0]
+    common = gcd(step, dilation)
+    every = step // common
+    found = []
+    for residue in range(min(step, size)):
+        n_inputs = ceil((size - residue) / step)
+        begins = (t for t in range(min(every, k)) if (residue + low - t * dilation) % step == 0)
+        first = next(begins, k)
+        n_taps = len(range(first, k, every))
+        found.append(
+            _Residue(
+                slice(residue, None, step),
+                n_inputs,
+                slice(first, None, every),
+                n_taps,
+                (residue + low - first * dilation) // step,
+                dilation // common if n_taps > 1 else 1,
+            )
+        )
+    return found

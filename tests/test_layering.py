@@ -70,7 +70,7 @@ FLOORS = (
     ("tune",),
     ("gpu.module", "gpu.params"),
     ("gpu.base", "gpu.sums"),
-    ("gpu.direct",),
+    ("gpu.depthwise", "gpu.direct", "gpu.im2col"),
     ("gpu.strategies",),
     ("gpu.select",),
     ("gpu",),

@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 HEADERS = ("cuda_emu.h", "mma_emu.h")
 CXX = os.environ.get("CXX", "g++")
 FLAGS = (
-    "-std=c++17", "-O1", "-fPIC", "-shared", "-w", "-fno-strict-aliasing", "-fno-gnu-unique",
+    "-std=c++17", "-O1", "-fPIC", "-w", "-fno-strict-aliasing", "-fno-gnu-unique",
     "-fno-exceptions", "-U_FORTIFY_SOURCE",
     "-fsanitize=bounds-strict,alignment,signed-integer-overflow,shift,integer-divide-by-zero",
     "-fsanitize-undefined-trap-on-error",
@@ -275,6 +275,11 @@ def zeros(shape, dtype=float, order="C"):
     return ndarray(_new(shape, dtype, 0))
 
 
+def array(value, dtype=None, order="C"):
+    host = value._host if isinstance(value, ndarray) else value
+    return ndarray(_filled(np.asarray(host, dtype)))
+
+
 def asarray(value, dtype=None):
     if isinstance(value, ndarray):
         return value if dtype in (None, value.dtype) else value.astype(dtype)
@@ -294,6 +299,10 @@ def may_share_memory(a, b):
     return np.may_share_memory(_plain(a), _plain(b))
 
 
+def add(a, b, out=None):
+    return np.add(a, b, out=out)
+
+
 def matmul(a, b, out=None):
     if out is None:
         return _wrapped(np.matmul(_plain(a), _plain(b)))
@@ -304,38 +313,52 @@ def matmul(a, b, out=None):
 # --- kernels --------------------------------------------------------------------------------------
 
 
+def _compile(key, suffix, text, flags):
+    """A compiled file of this name in the cache, made if it is not there."""
+    target = cache_dir / f"{key}{suffix}"
+    if target.exists():
+        return target
+    started = time.perf_counter()
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    source, unfinished = (cache_dir / f"{key}.{os.getpid()}.{end}" for end in ("cpp", "tmp"))
+    source.write_text(text)
+    command = [CXX, *FLAGS, *flags, str(source), "-o", str(unfinished)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    source.unlink()
+    if done.returncode:
+        raise _CompileException(done.stderr[-4000:])
+    unfinished.replace(target)
+    compiled.append(time.perf_counter() - started)
+    return target
+
+
+def _hash(*texts):
+    return hashlib.sha256("\0".join((CXX, *FLAGS, *texts)).encode()).hexdigest()[:24]
+
+
+def _precompiled_header():
+    """The emulator's headers as one, with its precompiled form beside it."""
+    text = "\n".join((HERE / name).read_text() for name in HEADERS if (HERE / name).exists())
+    header = cache_dir / f"{_hash(text)}.h"
+    _compile(header.stem, ".h.gch", text, ("-x", "c++-header"))
+    if not header.exists():
+        header.write_text(text)
+    return header
+
+
 class RawModule:
     """Compiles one instantiation of a kernel, once for all sessions."""
 
     def __init__(self, code=None, *, options=(), name_expressions=None):
         (self.expression,) = name_expressions
-        headers = [HERE / name for name in HEADERS if (HERE / name).exists()]
-        self.includes = [flag for path in headers for flag in ("-include", str(path))]
         self.code = f"{code}\nEMULATED_KERNEL({self.expression})\n"
-        texts = (self.code, CXX, *FLAGS, *(path.read_text() for path in headers))
-        self.key = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:24]
-
-    def compile(self, log_stream=None):
-        library = cache_dir / f"{self.key}.so"
-        if library.exists():
-            return library
-        started = time.perf_counter()
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        source = cache_dir / f"{self.key}.{os.getpid()}.cpp"
-        source.write_text(self.code)
-        unfinished = source.with_suffix(".tmp")
-        command = [CXX, *FLAGS, *self.includes, str(source), "-o", str(unfinished)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        source.unlink()
-        if done.returncode:
-            raise _CompileException(done.stderr[-4000:])
-        unfinished.replace(library)
-        compiled.append(time.perf_counter() - started)
-        return library
 
     def get_function(self, name):
         assert name == self.expression
-        return RawKernel(ctypes.CDLL(str(self.compile())), name)
+        header = _precompiled_header()
+        key = _hash(header.stem, self.code)
+        library = _compile(key, ".so", self.code, ("-shared", "-include", str(header)))
+        return RawKernel(ctypes.CDLL(str(library)), name)
 
 
 class RawKernel:

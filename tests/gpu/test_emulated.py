@@ -37,8 +37,16 @@ def _nothing(case, op):
     return False
 
 
+def _phases(case, op):
+    return op == "dx" and int(np.prod(case.stride)) > 64
+
+
+def _depthwise(case, op):
+    return case.c_in != case.groups or _phases(case, op)
+
+
 # What a strategy refuses; named and strict, it must compute all else itself.
-REFUSES = {"direct": _nothing}
+REFUSES = {"depthwise": _depthwise, "direct": _nothing, "im2col": _phases}
 
 
 def test_every_strategy_has_a_row_in_the_table():

@@ -16,7 +16,6 @@ from . import select
 from .base import Run
 from .module import current_device
 from .params import counts_fit
-from .sums import per_channel
 
 __all__ = ["counts_fit", "run"]
 
@@ -32,9 +31,6 @@ def run(problem: ConvProblem, settings: Config, operands: Operands) -> None:
     bias: Any = operands.bias
     if bias is not None:
         bias = bias.astype(result.dtype, order="C", copy=False)
-    if problem.macs == 0:
-        result[...] = 0 if bias is None else per_channel(bias, problem)
-        return
     device = current_device()
     choice = select.choose(problem, device, settings)
     choice.strategy.run(

@@ -39,6 +39,7 @@ class Run(NamedTuple):
             element_strides(self.x if x is None else x, layout),
             element_strides(self.w if w is None else w, layout),
             element_strides(self.y, layout),
+            layout == "nhwc",
             self.activation,
             self.slope,
         )

@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from ..problem import ConvProblem
+from ..problem import OPERATORS, ConvProblem
 from .base import Run
 from .module import Device, Kernel, launch
 from .params import TYPES, WIDE, Sizes
@@ -20,17 +20,11 @@ _FEWEST_PIXELS = 64
 _RATE = 2e9
 
 
-def _kernel(op: str, dtype: str, layout: str) -> Kernel:
-    last = "true" if layout == "nhwc" else "false"
-    return Kernel(("ptx", "prims", "direct"), f"direct_{op}<{TYPES[dtype]}, {last}>")
+def _kernel(op: str, dtype: str) -> Kernel:
+    return Kernel(("ptx", "prims", "direct"), f"direct_{op}<{TYPES[dtype]}>")
 
 
-KERNELS = tuple(
-    _kernel(op, dtype, layout)
-    for op in ("fwd", "dx", "dw")
-    for dtype in TYPES
-    for layout in ("nchw", "nhwc")
-)
+KERNELS = tuple(_kernel(op, dtype) for op in OPERATORS for dtype in TYPES)
 
 
 class Direct:
@@ -49,7 +43,8 @@ class Direct:
         """Return the bytes of the partial sums of a weight gradient."""
         if problem.op != "dw":
             return 0
-        return _splits(problem, device, limit) * _part_nbytes(problem)
+        elements = prod(problem.w_shape)
+        return _splits(problem, device, limit) * elements * WIDE[problem.dtype].itemsize
 
     def estimate(self, problem: ConvProblem, device: Device) -> float:
         """Count multiply-adds."""
@@ -58,7 +53,7 @@ class Direct:
     def run(self, call: Run) -> None:
         """Launch one kernel, and a fold for weight gradients."""
         problem = call.problem
-        kernel = _kernel(problem.op, problem.dtype, problem.layout)
+        kernel = _kernel(problem.op, problem.dtype)
         packed = call.packed(Sizes.of(problem))
         if problem.op == "dw":
             elements = prod(problem.w_shape)
@@ -74,12 +69,10 @@ class Direct:
         launch(kernel, blocks, _THREADS, (first, call.w, call.bias, out, packed))
 
 
-def _part_nbytes(problem: ConvProblem) -> int:
-    return prod(problem.w_shape) * WIDE[problem.dtype].itemsize
-
-
 def _splits(problem: ConvProblem, device: Device, limit: int) -> int:
     """Return how many shares of the pixels are summed apart: enough to keep the device busy."""
     pixels = problem.batch * prod(problem.out_size)
-    wanted = _THREADS_WANTED * device.processors // prod(problem.w_shape)
-    return max(1, min(wanted, pixels // _FEWEST_PIXELS, limit // _part_nbytes(problem)))
+    elements = max(prod(problem.w_shape), 1)
+    wanted = _THREADS_WANTED * device.processors // elements
+    most = limit // (elements * WIDE[problem.dtype].itemsize)
+    return max(1, min(wanted, pixels // _FEWEST_PIXELS, most))

@@ -49,7 +49,7 @@ CONVP = np.dtype(
         ("slope", "f8"),
         *((name, "i4") for name in ("n", "groups", "ci", "co")),
         *((name, "i4", 3) for name in ("in", "k", "out", "stride", "pad", "dil")),
-        *((name, "i4") for name in ("taps", "in_pixels", "out_pixels", "activation")),
+        *((name, "i4") for name in ("taps", "in_pixels", "out_pixels", "activation", "last")),
         *((name, _DIVISOR, 3) for name in ("by_in", "by_out", "by_k", "by_stride")),
         *((name, _DIVISOR) for name in ("by_ci", "by_co", "by_taps")),
     ],
@@ -166,6 +166,7 @@ def pack(
     xs: tuple[int, ...],
     ws: tuple[int, ...],
     ys: tuple[int, ...],
+    last: bool = False,
     activation: int = 0,
     slope: float = 0.0,
 ) -> Array:
@@ -177,6 +178,8 @@ def pack(
     xs, ws, ys : tuple of int
         Strides in elements over (batch or output channel, channel, spatial axes), as
         `operands.element_strides` gives them for one to three spatial axes.
+    last : bool
+        Whether channels are the last axis.
     activation : int
         Index into `ACTIVATIONS`.
     slope : float
@@ -190,7 +193,7 @@ def pack(
     record = packed[0]
     for name, strides in (("xs", xs), ("ws", ws), ("ys", ys)):
         record[name] = (*strides[:2], *_three(strides[2:], 0))
-    record["slope"], record["activation"] = slope, activation
+    record["last"], record["activation"], record["slope"] = last, activation, slope
     for name in ("n", "groups", "ci", "co", "taps", "in_pixels", "out_pixels"):
         record[name] = getattr(sizes, name)
     for name, values in (
@@ -214,12 +217,12 @@ class Phase:
     """The part of a data gradient whose inputs have one residue modulo the stride, along each axis.
 
     It is a data gradient of stride 1 on the views ``dx[x]`` and ``w[w]`` (slices over first axis,
-    channel and spatial axes); without taps (`sizes` is None) it is zero, or the bias.
+    channel and spatial axes). Along an axis where no tap has that residue, the kernel is 0.
     """
 
     x: tuple[slice, ...]
     w: tuple[slice, ...]
-    sizes: Sizes | None
+    sizes: Sizes
 
 
 def phases(problem: ConvProblem) -> Iterator[Phase]:
@@ -236,9 +239,6 @@ def phases(problem: ConvProblem) -> Iterator[Phase]:
     for residues in product(*axes):
         x = (*everything, *(residue.inputs for residue in residues))
         w = (*everything, *(residue.taps for residue in residues))
-        if any(residue.n_taps == 0 for residue in residues):
-            yield Phase(x, w, None)
-            continue
         yield Phase(
             x,
             w,
@@ -282,7 +282,7 @@ def _residues(problem: ConvProblem, axis: int) -> list[_Residue]:
                 n_inputs,
                 slice(first, None, every),
                 n_taps,
-                (residue + low - first * dilation) // step,
+                (residue + low - first * dilation) // step if n_taps else 0,
                 dilation // common if n_taps > 1 else 1,
             )
         )

@@ -72,6 +72,8 @@ def choose(problem: ConvProblem, device: Device, settings: Config) -> Choice:
     beyond = beyond_reach(problem)
     if beyond is not None:
         raise UnsupportedError(f"no kernel of the GPU serves {problem}: {beyond}")
+    if problem.macs == 0:
+        return Choice(DIRECT, "there is nothing to multiply", {})
     name = settings.strategy
     assert name is not None
     serving, refusals = servants(problem, device, settings)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from . import direct, sums
+from . import depthwise, direct, im2col, sums
 from .base import Strategy
+from .depthwise import Depthwise
 from .direct import Direct
+from .im2col import Im2col
 from .module import Kernel
 
 DIRECT = Direct()
-GPU: tuple[Strategy, ...] = (DIRECT,)
+GPU: tuple[Strategy, ...] = (Depthwise(), Im2col(), DIRECT)
 
 # Every instantiation that can be launched: what is compiled as a proof, ahead of any launch.
-KERNELS: tuple[Kernel, ...] = (*direct.KERNELS, *sums.KERNELS)
+KERNELS: tuple[Kernel, ...] = (
+    *depthwise.KERNELS,
+    *direct.KERNELS,
+    *im2col.KERNELS,
+    *sums.KERNELS,
+)

@@ -104,8 +104,3 @@ def _channel_splits(pixels: int, channels: int, device: Device) -> int:
     """Enough blocks for the device, but no block without work."""
     wanted = -(-device.processors * _BLOCKS // max(channels, 1))
     return max(1, min(wanted, pixels // _FEWEST_PIXELS))
-
-
-def per_channel(bias: Any, problem: ConvProblem) -> Any:
-    """View a bias so that it broadcasts over a result in the problem's layout."""
-    return bias.reshape(-1, *(1,) * problem.ndim) if problem.layout == "nchw" else bias

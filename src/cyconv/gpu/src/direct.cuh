@@ -1,9 +1,9 @@
 // The definition, one thread an element: serves every problem, sums float32 in float64, and is what
-// other kernels are compared with. Threads of a warp take neighbours in memory (LAST: channels run
-// fastest). Sums run over channels, then taps, in one order whatever the launch.
+// other kernels are compared with. Threads of a warp take neighbours in memory. Sums run in one
+// order, whatever the launch.
 
 // y[n,o,p] = bias[o] + sum x[n,c, p stride + r dil - pad] w[o,c,r]
-template <class T, bool LAST>
+template <class T>
 __global__ void __launch_bounds__(256)
 direct_fwd(const T *__restrict__ x, const T *__restrict__ w, const T *__restrict__ bias,
            T *__restrict__ y, const __grid_constant__ ConvP p) {
@@ -14,7 +14,7 @@ direct_fwd(const T *__restrict__ x, const T *__restrict__ w, const T *__restrict
   const long long step = (long long)gridDim.x * 256;
   for (long long i = (long long)blockIdx.x * 256 + threadIdx.x; i < total; i += step) {
     int o;
-    const Pixel out = out_pixel(pixel_and_channel<LAST>(i, channels, per_image, o), p);
+    const Pixel out = out_pixel(pixel_and_channel(i, channels, per_image, p, o), p);
     const int first = divide(o, p.by_co) * p.ci;
     A sum = A(0);
     for (int c = 0; c < p.ci; c++) {
@@ -65,7 +65,7 @@ dx_by_definition(const T *__restrict__ dy, const T *__restrict__ w, const ConvP 
 }
 
 // dx[n,c,i] = bias[c] + sum dy[n,o,q] w[o,c,r] over q stride + r dil - pad = i
-template <class T, bool LAST>
+template <class T>
 __global__ void __launch_bounds__(256)
 direct_dx(const T *__restrict__ dy, const T *__restrict__ w, const T *__restrict__ bias,
           T *__restrict__ dx, const __grid_constant__ ConvP p) {
@@ -76,7 +76,7 @@ direct_dx(const T *__restrict__ dy, const T *__restrict__ w, const T *__restrict
   const long long step = (long long)gridDim.x * 256;
   for (long long i = (long long)blockIdx.x * 256 + threadIdx.x; i < total; i += step) {
     int c;
-    const Pixel in = in_pixel(pixel_and_channel<LAST>(i, channels, per_image, c), p);
+    const Pixel in = in_pixel(pixel_and_channel(i, channels, per_image, p, c), p);
     A sum = dx_by_definition(dy, w, p, in.n, c, in.i[0], in.i[1], in.i[2]);
     if (bias) sum += A(to_sum(bias[c]));
     store(&dx[x_at(p, in.n, c, in.i[0], in.i[1], in.i[2])], sum, p);
@@ -85,7 +85,7 @@ direct_dx(const T *__restrict__ dy, const T *__restrict__ w, const T *__restrict
 
 // parts[split][dw as it lies] = sum x[n,c, q stride + r dil - pad] dy[n,o,q] over a share of the
 // pixels (n, q); `fold` adds the shares.
-template <class T, bool LAST>
+template <class T>
 __global__ void __launch_bounds__(256)
 direct_dw(const T *__restrict__ x, const T *__restrict__ dy,
           typename Wide<T>::type *__restrict__ parts, int splits, const __grid_constant__ ConvP p) {
@@ -96,7 +96,7 @@ direct_dw(const T *__restrict__ x, const T *__restrict__ dy,
   for (long long i = (long long)blockIdx.x * 256 + threadIdx.x; i < elements * splits; i += step) {
     const int split = (int)(i / elements);
     const int o = (int)(i % elements / depth);
-    const Depth at = depth_of<LAST>((int)(i % depth), p.by_ci, p);
+    const Depth at = depth_of((int)(i % depth), p.by_ci, p);
     const int c = divide(o, p.by_co) * p.ci + at.c;
     const int begin = (int)((long long)p.out_pixels * split / splits);
     const int end = (int)((long long)p.out_pixels * (split + 1) / splits);

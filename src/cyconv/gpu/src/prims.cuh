@@ -95,6 +95,7 @@ struct ConvP {
   int in_pixels;            // n in[0] in[1] in[2]
   int out_pixels;           // n out[0] out[1] out[2]
   int activation;
+  int last;                 // whether channels run fastest in memory (channels-last layouts)
   Divisor by_in[3], by_out[3], by_k[3], by_stride[3], by_ci, by_co, by_taps;
 };
 static_assert(sizeof(ConvP) == 416, "ConvP is what params.CONVP says");
@@ -161,6 +162,10 @@ static __device__ __forceinline__ Depth depth_of(int k, const Divisor &channels,
   return depth;
 }
 
+static __device__ __forceinline__ Depth depth_of(int k, const Divisor &channels, const ConvP &p) {
+  return p.last ? depth_of<true>(k, channels, p) : depth_of<false>(k, channels, p);
+}
+
 static __device__ __forceinline__ long long at(const long long (&s)[5], int first, int channel,
                                                int i0, int i1, int i2) {
   return first * s[0] + channel * s[1] + i0 * s[2] + i1 * s[3] + i2 * s[4];
@@ -198,12 +203,11 @@ static __device__ __forceinline__ T read_input(const T *__restrict__ x, const Co
   return in ? x[x_at(p, out.n, c, i0, i1, i2)] : zero<T>();
 }
 
-// The i-th element of an image-shaped array with this many channels and pixels an image: its
-// channel, and its pixel counted over the batch. LAST: channels run fastest.
-template <bool LAST>
+// The i-th element in memory of an image-shaped array with this many channels and pixels an image:
+// its channel, and its pixel counted over the batch.
 static __device__ __forceinline__ int pixel_and_channel(long long i, int channels, int per_image,
-                                                        int &c) {
-  if (LAST) {
+                                                        const ConvP &p, int &c) {
+  if (p.last) {
     c = (int)(i % channels);
     return (int)(i / channels);
   }

@@ -8,8 +8,9 @@ import numpy as np
 
 from . import arguments, request
 from .calls import run
+from .devices import entered, on_gpu
 from .errors import ShapeError
-from .operands import Array, as_array, result_dtype
+from .operands import Array, as_array, is_ready, result_dtype
 
 
 def _forward(rank: int | None, x: Any, w: Any, bias: Any, raw: request.Raw, out: Any) -> Array:
@@ -258,7 +259,7 @@ def bias_backward(dy: Any, *, layout: str = "channels_first") -> Array:
 
     Returns
     -------
-    numpy.ndarray, shape (C_out,)
+    numpy.ndarray or cupy.ndarray, shape (C_out,)
         In the dtype of `dy`, summed in float64 and rounded once.
 
     Raises
@@ -281,6 +282,12 @@ def bias_backward(dy: Any, *, layout: str = "channels_first") -> Array:
         raise ShapeError(f"dy must have 3 to 5 axes, batch included, not {dy.ndim}: {dy.shape}")
     first = arguments.layout_of(layout, dy.ndim - 2) == "nchw"
     axes = (0, *range(2, dy.ndim)) if first else tuple(range(dy.ndim - 1))
+    if on_gpu(dy):
+        from . import gpu
+
+        with entered(dy) as cupy:
+            ready = dy if is_ready(dy, dtype) else cupy.array(dy, dtype, order="C")
+            return gpu.bias_gradient(ready, "nchw" if first else "nhwc")  # type: ignore[no-any-return]
     with np.errstate(over="ignore"):
         return dy.sum(axis=axes, dtype=np.float64).astype(dtype)  # type: ignore[no-any-return]
 

@@ -16,8 +16,9 @@ class Run(NamedTuple):
     Operands are CuPy arrays of the problem's dtype on the current device, with any strides that are
     whole elements, batch axis included. The result, one of x, w and y, is C-contiguous, holds
     anything and overlaps no operand. `bias` is contiguous, or None. `limit` is in bytes.
-    `activation` is an index into `params.ACTIVATIONS`, applied before the rounding of "fwd" and
-    "dx"; `slope` belongs to it.
+    `residual`, laid out as the result is, or None, is added to a sum; `activation`, an index into
+    `params.ACTIVATIONS` with its `alpha`, is applied to that, before the one rounding of "fwd" and
+    "dx".
     """
 
     problem: ConvProblem
@@ -28,12 +29,17 @@ class Run(NamedTuple):
     device: Device
     limit: int
     precision: str = "high"
+    residual: Any = None
     activation: int = 0
-    slope: float = 0.0
+    alpha: float = 0.0
 
     def packed(self, sizes: Sizes, x: Any = None, w: Any = None) -> Array:
         """Describe the problem to a kernel; views of x and w stand in for the arrays."""
         layout = self.problem.layout
+        residual = 0
+        if self.residual is not None:
+            result = self.y if self.problem.op == "fwd" else self.x
+            residual = self.residual.data.ptr - result.data.ptr
         return pack(
             sizes,
             element_strides(self.x if x is None else x, layout),
@@ -41,7 +47,8 @@ class Run(NamedTuple):
             element_strides(self.y, layout),
             layout == "nhwc",
             self.activation,
-            self.slope,
+            self.alpha,
+            residual,
         )
 
 

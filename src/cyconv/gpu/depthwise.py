@@ -11,7 +11,8 @@ from ..problem import ConvProblem
 from ..split import ordered
 from .base import Run
 from .module import Device, Kernel, launch
-from .params import SUMS, TYPES, Sizes, phases
+from .params import SUMS, TYPES, Sizes
+from .phases import phases
 from .sums import blocks_for, fold, parts
 
 _FILES = ("ptx", "prims", "direct", "depthwise")
@@ -149,7 +150,7 @@ def _weight_gradient(call: Run) -> None:
     packed = call.packed(Sizes.of(problem))
     args = (call.x, call.y, partial, np.int32(partial.shape[0]), packed)
     launch(_dw(problem.dtype, problem.layout), blocks, _DW_THREADS, args)
-    fold(partial, call.w, problem)
+    fold(partial, call.w, problem.dtype)
 
 
 def _dw_blocks(problem: ConvProblem) -> int:

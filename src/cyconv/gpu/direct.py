@@ -62,7 +62,7 @@ class Direct:
             blocks = blocks_for(partial.size, call.device)
             args = (call.x, call.y, partial, np.int32(partial.shape[0]), packed)
             launch(kernel, blocks, _THREADS, args)
-            fold(partial, call.w, problem)
+            fold(partial, call.w, problem.dtype)
             return
         blocks = blocks_for(prod(problem.result_shape), call.device)
         first, out = (call.x, call.y) if problem.op == "fwd" else (call.y, call.x)

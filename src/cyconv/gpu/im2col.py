@@ -17,7 +17,8 @@ from ..problem import ConvProblem
 from ..split import ordered
 from .base import Run
 from .module import Device, Kernel, launch
-from .params import SUMS, TYPES, Sizes, phases
+from .params import SUMS, TYPES, Sizes
+from .phases import phases
 from .sums import blocks_for, fold
 
 _FILES = ("ptx", "prims", "direct", "columns")
@@ -174,4 +175,4 @@ def _weight_gradient(call: Run) -> None:
         product = cupy.matmul(gradient, columns.transpose(0, 2, 1))
         total = product if total is None else cupy.add(total, product, out=total)
     assert total is not None
-    fold(total.reshape(1, -1), call.w, problem)
+    fold(total.reshape(1, -1), call.w, problem.dtype)

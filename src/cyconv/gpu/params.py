@@ -1,4 +1,4 @@
-"""`CONVP`: how kernels are told about a problem, and the phases of a strided data gradient.
+"""`CONVP`: how kernels are told about a problem.
 
 The dtype mirrors ``struct ConvP`` of ``src/prims.cuh``, which says what the fields are. Kernels
 take it by value, as a NumPy array of one element.
@@ -6,10 +6,9 @@ take it by value, as a NumPy array of one element.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
-from math import ceil, gcd, prod
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -39,6 +38,7 @@ ACTIVATIONS = (
     "hardswish",
     "hardsigmoid",
     "sigmoid",
+    "tanh",
     "gelu",
 )
 
@@ -46,7 +46,8 @@ _DIVISOR = np.dtype([("value", "u4"), ("multiplier", "u4"), ("shift", "u4")])
 CONVP = np.dtype(
     [
         *((name, "i8", 5) for name in ("xs", "ws", "ys")),
-        ("slope", "f8"),
+        ("residual", "i8"),
+        ("alpha", "f8"),
         *((name, "i4") for name in ("n", "groups", "ci", "co")),
         *((name, "i4", 3) for name in ("in", "k", "out", "stride", "pad", "dil")),
         *((name, "i4") for name in ("taps", "in_pixels", "out_pixels", "activation", "last")),
@@ -57,7 +58,7 @@ CONVP = np.dtype(
 )
 
 # Kernels count pixels, terms and channels in signed 32 bits.
-_MOST = 2**31 - 1
+MOST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +94,20 @@ class Sizes:
             problem.groups,
             problem.c_in // problem.groups,
             problem.c_out // problem.groups,
-            _three(problem.in_size, 1),
-            _three(problem.kernel, 1),
-            _three(problem.out_size, 1),
-            _three(stride, 1),
-            _three([low for low, _ in problem.padding], 0),
-            _three(dilation, 1),
+            three(problem.in_size, 1),
+            three(problem.kernel, 1),
+            three(problem.out_size, 1),
+            three(stride, 1),
+            three([low for low, _ in problem.padding], 0),
+            three(dilation, 1),
         )
+
+    @classmethod
+    def of_image(cls, n: int, channels: int, space: Sequence[int]) -> Sizes:
+        """Describe an array of images by itself, as y."""
+        one: Triple = (1, 1, 1)
+        size = three(space, 1)
+        return cls(n, 1, 1, channels, one, one, size, one, (0, 0, 0), one)
 
     @property
     def taps(self) -> int:
@@ -127,7 +135,7 @@ class Sizes:
         )
 
 
-def _three(values: Sequence[int], filler: int) -> Triple:
+def three(values: Sequence[int], filler: int) -> Triple:
     """Put what stands for missing axes before the axes that there are."""
     first, second, third = (*(filler,) * (3 - len(values)), *values)
     return first, second, third
@@ -138,12 +146,12 @@ def counts_fit(problem: ConvProblem) -> bool:
     sizes = Sizes.of(problem)
     terms = sizes.taps * max(sizes.ci, sizes.co)
     channels = sizes.groups * max(sizes.ci, sizes.co)
-    return max(sizes.in_pixels, sizes.out_pixels, terms, channels) <= _MOST
+    return max(sizes.in_pixels, sizes.out_pixels, terms, channels) <= MOST
 
 
 def beyond_reach(problem: ConvProblem) -> str | None:
     """Refuse images whose padded coordinates do not fit signed 32 bits."""
-    if Sizes.of(problem).reach <= _MOST:
+    if Sizes.of(problem).reach <= MOST:
         return None
     return "along an axis, the image with its padding and the kernel's reach exceeds 2**31 cells"
 
@@ -168,7 +176,8 @@ def pack(
     ys: tuple[int, ...],
     last: bool = False,
     activation: int = 0,
-    slope: float = 0.0,
+    alpha: float = 0.0,
+    residual: int = 0,
 ) -> Array:
     """Make the argument of a kernel.
 
@@ -182,8 +191,10 @@ def pack(
         Whether channels are the last axis.
     activation : int
         Index into `ACTIVATIONS`.
-    slope : float
-        Of leaky_relu.
+    alpha : float
+        Of leaky_relu and hardsigmoid.
+    residual : int
+        Bytes from an element of the result to the element that is added to it; 0 for none.
 
     Returns
     -------
@@ -192,8 +203,9 @@ def pack(
     packed = np.zeros(1, CONVP)
     record = packed[0]
     for name, strides in (("xs", xs), ("ws", ws), ("ys", ys)):
-        record[name] = (*strides[:2], *_three(strides[2:], 0))
-    record["last"], record["activation"], record["slope"] = last, activation, slope
+        record[name] = (*strides[:2], *three(strides[2:], 0))
+    record["last"], record["activation"] = last, activation
+    record["alpha"], record["residual"] = alpha, residual
     for name in ("n", "groups", "ci", "co", "taps", "in_pixels", "out_pixels"):
         record[name] = getattr(sizes, name)
     for name, values in (
@@ -210,80 +222,3 @@ def pack(
     for name in ("ci", "co", "taps"):
         record[f"by_{name}"] = divisor(getattr(sizes, name))
     return packed
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """The part of a data gradient whose inputs have one residue modulo the stride, along each axis.
-
-    It is a data gradient of stride 1 on the views ``dx[x]`` and ``w[w]`` (slices over first axis,
-    channel and spatial axes). Along an axis where no tap has that residue, the kernel is 0.
-    """
-
-    x: tuple[slice, ...]
-    w: tuple[slice, ...]
-    sizes: Sizes
-
-
-def phases(problem: ConvProblem) -> Iterator[Phase]:
-    """Cut a data gradient into phases of stride 1.
-
-    Along an axis, input i is met by the taps t with ``p s + t d - l = i``. For ``i = j s + r``
-    these are ``t = t0 + u s / g``, with g the greatest common divisor of s and d, and they belong
-    to the outputs ``p = j + c - u d / g`` with ``c = (r + l - t0 d) / s``: a gradient of stride 1,
-    dilation ``d / g`` and padding c.
-    """
-    whole = Sizes.of(problem)
-    axes = [_residues(problem, axis) for axis in range(problem.ndim)]
-    everything = (slice(None), slice(None))
-    for residues in product(*axes):
-        x = (*everything, *(residue.inputs for residue in residues))
-        w = (*everything, *(residue.taps for residue in residues))
-        yield Phase(
-            x,
-            w,
-            Sizes(
-                whole.n, whole.groups, whole.ci, whole.co,
-                _three([residue.n_inputs for residue in residues], 1),
-                _three([residue.n_taps for residue in residues], 1),
-                whole.out_size,
-                (1, 1, 1),
-                _three([residue.pad for residue in residues], 0),
-                _three([residue.dilation for residue in residues], 1),
-            ),
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Residue:
-    inputs: slice
-    n_inputs: int
-    taps: slice
-    n_taps: int
-    pad: int
-    dilation: int
-
-
-def _residues(problem: ConvProblem, axis: int) -> list[_Residue]:
-    """List the residues of one axis that have inputs."""
-    size, k = problem.in_size[axis], problem.kernel[axis]
-    step, dilation, low = problem.stride[axis], problem.dilation[axis], problem.padding[axis][0]
-    common = gcd(step, dilation)
-    every = step // common
-    found = []
-    for residue in range(min(step, size)):
-        n_inputs = ceil((size - residue) / step)
-        begins = (t for t in range(min(every, k)) if (residue + low - t * dilation) % step == 0)
-        first = next(begins, k)
-        n_taps = len(range(first, k, every))
-        found.append(
-            _Residue(
-                slice(residue, None, step),
-                n_inputs,
-                slice(first, None, every),
-                n_taps,
-                (residue + low - first * dilation) // step if n_taps else 0,
-                dilation // common if n_taps > 1 else 1,
-            )
-        )
-    return found

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from .. import devices
-from ..operands import element_strides
-from ..problem import ConvProblem
+from ..errors import UnsupportedError
+from ..operands import NAMES, element_strides
 from .module import Device, Kernel, current_device, launch
-from .params import SUMS, TYPES, Sizes, pack
+from .params import MOST, SUMS, TYPES, Sizes, pack
 
 _FILES = ("ptx", "prims", "sums")
 _THREADS = 256
@@ -59,44 +60,54 @@ def parts(splits: int, elements: int, dtype: np.dtype[Any]) -> Any:
             splits = (splits + 1) // 2
 
 
-def fold(partial: Any, out: Any, problem: ConvProblem) -> None:
-    """Add partial sums, shape (splits, elements), into a contiguous array of that problem."""
+def fold(partial: Any, out: Any, dtype: str) -> None:
+    """Add partial sums, shape (splits, elements), into a contiguous array of a problem's dtype."""
     splits, elements = partial.shape
     launch(
-        _fold(problem.dtype, partial.dtype),
+        _fold(dtype, partial.dtype),
         blocks_for(elements, current_device()),
         _THREADS,
         (partial, out, np.int32(splits), np.int64(elements)),
     )
 
 
-def bias_gradient(dy: Any, problem: ConvProblem) -> Any:
+def bias_gradient(dy: Any, layout: str) -> Any:
     """Sum dy over batch and space in float64, and round once.
 
     Parameters
     ----------
-    dy : cupy.ndarray of ``problem.y_shape`` and dtype
-    problem : ConvProblem
-        Of any operator.
+    dy : cupy.ndarray, shape (N, C_out, *out) or, for "nhwc", (N, *out, C_out)
+        On the current device, with strides of whole elements.
+    layout : {"nchw", "nhwc"}
 
     Returns
     -------
     cupy.ndarray, shape (C_out,)
+
+    Raises
+    ------
+    UnsupportedError
+        If an image has more pixels than kernels can count.
     """
-    device = current_device()
-    sizes = Sizes.of(problem)
-    channels = problem.c_out
-    splits = _channel_splits(sizes.out_pixels, channels, device)
-    partial = parts(splits, channels, np.dtype(np.float64))
-    strides = element_strides(dy, problem.layout)
-    launch(
-        _channel_sums(problem.dtype),
-        partial.size,
-        _CHANNEL_THREADS,
-        (dy, partial, np.int32(partial.shape[0]), pack(sizes, strides, strides, strides)),
+    channels, space = (
+        (dy.shape[1], dy.shape[2:]) if layout == "nchw" else (dy.shape[-1], dy.shape[1:-1])
     )
+    if prod(space) > MOST:
+        raise UnsupportedError(f"dy of shape {dy.shape} has images of more than {MOST} pixels")
+    dtype = NAMES[dy.dtype.name]
+    step = MOST // max(prod(space), 1)
+    images = [dy[first : first + step] for first in range(0, dy.shape[0], step)] or [dy]
+    splits = _channel_splits(len(images[0]) * prod(space), channels, current_device())
+    partial = parts(len(images) * splits, channels, np.dtype(np.float64))
+    splits = partial.shape[0] // len(images)
+    for i, image in enumerate(images):
+        strides = element_strides(image, layout)
+        packed = pack(Sizes.of_image(len(image), channels, space), strides, strides, strides)
+        rows = partial[i * splits : (i + 1) * splits]
+        args = (image, rows, np.int32(splits), packed)
+        launch(_channel_sums(dtype), rows.size, _CHANNEL_THREADS, args)
     out = devices.cupy().empty(channels, dy.dtype)
-    fold(partial, out, problem)
+    fold(partial[: len(images) * splits], out, dtype)
     return out
 
 

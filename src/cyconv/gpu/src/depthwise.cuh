@@ -29,7 +29,7 @@ static __device__ __forceinline__ void add_bias_and_store(typename Sum<T>::type 
 #pragma unroll
   for (int v = 0; v < V; v++) {
     if (bias) sum[v] += to_sum(bias[channel + v]);
-    store(&rounded.of[v], sum[v], p);
+    round_into(rounded.of[v], finish(out + v, sum[v], p));
   }
   *reinterpret_cast<Vec<T, V> *>(out) = rounded;
 }

@@ -79,7 +79,18 @@ struct Divisor {
   unsigned value, multiplier, shift;
 };
 
-enum Activation { NONE, RELU, RELU6, LEAKY_RELU, SILU, HARDSWISH, HARDSIGMOID, SIGMOID, GELU };
+enum Activation {
+  NONE,
+  RELU,
+  RELU6,
+  LEAKY_RELU,
+  SILU,
+  HARDSWISH,
+  HARDSIGMOID,
+  SIGMOID,
+  TANH,
+  GELU
+};
 
 // Always three spatial axes: leading ones stand in for the axes that a problem does not have.
 // x, w and y are the arrays of the forward convolution, whichever of them a kernel writes.
@@ -87,7 +98,8 @@ enum Activation { NONE, RELU, RELU6, LEAKY_RELU, SILU, HARDSWISH, HARDSIGMOID, S
 // checked that every count below is less than 2^31; products of a count and a stride are not.
 struct ConvP {
   long long xs[5], ws[5], ys[5];
-  double slope;             // of leaky_relu
+  long long residual;       // bytes from an element of the result to what is added to it; 0: none
+  double alpha;             // of leaky_relu and hardsigmoid
   int n, groups, ci, co;    // batch, groups, channels of one group of x and of y
   int in[3], k[3], out[3];  // sizes of x, w and y
   int stride[3], pad[3], dil[3];  // pad: before the axis, may be negative
@@ -98,7 +110,7 @@ struct ConvP {
   int last;                 // whether channels run fastest in memory (channels-last layouts)
   Divisor by_in[3], by_out[3], by_k[3], by_stride[3], by_ci, by_co, by_taps;
 };
-static_assert(sizeof(ConvP) == 416, "ConvP is what params.CONVP says");
+static_assert(sizeof(ConvP) == 424, "ConvP is what params.CONVP says");
 
 // n / by.value, for 0 <= n < 2^31
 static __device__ __forceinline__ int divide(int n, const Divisor &by) {
@@ -220,6 +232,8 @@ static __device__ __forceinline__ int pixel_and_channel(long long i, int channel
 
 static __device__ __forceinline__ float exponential(float v) { return expf(v); }
 static __device__ __forceinline__ double exponential(double v) { return exp(v); }
+static __device__ __forceinline__ float hyperbolic_tangent(float v) { return tanhf(v); }
+static __device__ __forceinline__ double hyperbolic_tangent(double v) { return tanh(v); }
 static __device__ __forceinline__ float error_function(float v) { return erff(v); }
 static __device__ __forceinline__ double error_function(double v) { return erf(v); }
 
@@ -234,26 +248,37 @@ template <class A> static __device__ __forceinline__ A at_least(A low, A v) {
 template <class A> static __device__ __forceinline__ A at_most(A high, A v) {
   return v > high ? high : v;
 }
-template <class A> static __device__ __forceinline__ A hardsigmoid(A v) {
-  return at_most(A(1), at_least(A(0), (v + A(3)) / A(6)));
+template <class A> static __device__ __forceinline__ A hardsigmoid(A v, A alpha) {
+  return at_most(A(1), at_least(A(0), alpha * v + A(0.5)));
 }
 
 template <class A> static __device__ __forceinline__ A activate(A v, const ConvP &p) {
   switch (p.activation) {
     case RELU: return at_least(A(0), v);
     case RELU6: return at_most(A(6), at_least(A(0), v));
-    case LEAKY_RELU: return v < A(0) ? v * A(p.slope) : v;
+    case LEAKY_RELU: return v < A(0) ? v * A(p.alpha) : v;
     case SILU: return v * sigmoid(v);
-    case HARDSWISH: return v * hardsigmoid(v);
-    case HARDSIGMOID: return hardsigmoid(v);
+    case HARDSWISH: return v * hardsigmoid(v, A(1) / A(6));
+    case HARDSIGMOID: return hardsigmoid(v, A(p.alpha));
     case SIGMOID: return sigmoid(v);
+    case TANH: return hyperbolic_tangent(v);
     case GELU: return A(0.5) * v * (A(1) + error_function(v * A(0.70710678118654752440)));
     default: return v;
   }
 }
 
-// Activate a finished sum, bias included, and round it once.
+// What becomes of a sum, bias included, on its way to element `out` of the result.
+template <class T, class A>
+static __device__ __forceinline__ A finish(const T *out, A value, const ConvP &p) {
+  if (p.residual) {
+    const char *address = reinterpret_cast<const char *>(out) + p.residual;
+    value += A(to_sum(*reinterpret_cast<const T *>(address)));
+  }
+  return activate(value, p);
+}
+
+// Finish a sum and round it once.
 template <class T, class A>
 static __device__ __forceinline__ void store(T *out, A value, const ConvP &p) {
-  round_into(*out, activate(value, p));
+  round_into(*out, finish(out, value, p));
 }

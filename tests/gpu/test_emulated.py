@@ -46,7 +46,12 @@ def _depthwise(case, op):
 
 
 # What a strategy refuses; named and strict, it must compute all else itself.
-REFUSES = {"depthwise": _depthwise, "direct": _nothing, "im2col": _phases}
+REFUSES = {
+    "depthwise": _depthwise,
+    "direct": _nothing,
+    "im2col": _phases,
+    "implicit_gemm": _nothing,
+}
 
 
 def test_every_strategy_has_a_row_in_the_table():

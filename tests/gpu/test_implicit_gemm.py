@@ -1,0 +1,142 @@
+"""Implicit GEMM beyond the named problems: every tile, tensor cores, splits, values not finite."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import ml_dtypes
+import numpy as np
+import oracle
+import pytest
+from cases import Case
+
+import cyconv
+from cyconv.gpu import implicit_gemm
+from cyconv.gpu.params import TYPES
+
+NUMPY_TYPES = {
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+}
+FUNCTIONS = {
+    "fwd": cyconv.conv_forward,
+    "dx": cyconv.conv_data_backward,
+    "dw": cyconv.conv_weight_backward,
+}
+
+# More than one tile of everything, and a remainder of everything.
+RAGGED = {
+    "ragged": "n2 g1 ci13 co131 i9x11 k3x2 s1 p1 d1 bias",
+    "ragged_groups": "n1 g2 ci270 co134 i5x27 k1x1 s1 p0 d1 bias",
+    "ragged_phases": "n1 g1 ci67 co9 i23x14 k3x3 s2x3 p1:2x0:1 d1x2",
+    "one_step": "n1 g1 ci3 co2 i12x12 k1x1 s1 p0 d1",
+}
+# Channels in multiples of 8: copied 16 bytes at a time whatever the type.
+ALIGNED = {
+    "one_chunk": "n1 g1 ci8 co8 i1x1 k1x1 s1 p0 d1",
+    "plain": "n2 g1 ci8 co16 i7x9 k3x3 s1 p1 d1 bias",
+    "part_of_a_step": "n1 g1 ci24 co40 i6x5 k1x3 s1 p0:1x1 d1",
+    "tiles": "n1 g1 ci72 co136 i10x14 k3x1 s1 p1x0 d1 bias",
+    "groups": "n2 g3 ci48 co72 i5x6 k3x3 s1 p1 d1 bias",
+    "phases": "n1 g1 ci16 co24 i11x10 k3x3 s2x3 p1:2x0:1 d1x2",
+    "phase_without_taps": "n1 g1 ci8 co8 i9x9 k1x1 s2 p0 d1",
+    "line": "n3 g1 ci16 co8 i37 k5 s2 p2 d3 bias",
+    "volume": "n1 g2 ci32 co16 i4x5x3 k2x3x2 s1x2x1 p1:0x0:1x1 d1x1x2",
+}
+CASES = {name: Case.parse(name, text) for name, text in (RAGGED | ALIGNED).items()}
+
+
+@cache
+def truth(name, op, dtype, tf32=False):
+    """Oracle and sum of |a||b|, both in NCHW."""
+    case = CASES[name]
+    a, b, bias, shape = case.operands(op, NUMPY_TYPES[dtype])
+    if tf32:
+        a, b = as_tf32(a), as_tf32(b)
+    third = bias if op == "fwd" else shape
+    absolute = third if op != "fwd" or bias is None else abs(bias)
+    run = oracle.OPERATORS[op]
+    return run(a, b, third, **case.arguments), run(abs(a), abs(b), absolute, **case.arguments)
+
+
+def as_tf32(array):
+    """Round to 10 bits of mantissa, ties away from zero."""
+    return ((array.view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32)
+
+
+def limit(case, op, dtype, right, magnitude):
+    if dtype in ("f32", "f64"):
+        return oracle.bound(magnitude, case.terms(op), NUMPY_TYPES[dtype])
+    sums = oracle.bound(magnitude, case.terms(op), np.float32)
+    smallest = 2.0**-25 if dtype == "f16" else 0
+    return sums + oracle.UNIT[NUMPY_TYPES[dtype].name] * (np.abs(right) + sums) + smallest
+
+
+def compute(cupy, case, op, dtype, layout, change=lambda array: array, **keywords):
+    """The operator on the emulated GPU, as a NumPy array in NCHW; `change` rearranges operands."""
+    a, b, bias, shape = case.operands(op, NUMPY_TYPES[dtype], layout)
+    third = shape if op != "fwd" else None if bias is None else cupy.asarray(bias)
+    got = FUNCTIONS[op](
+        change(cupy.asarray(a)), change(cupy.asarray(b)), third, **case.arguments,
+        layout=oracle.layout_name(layout, case.ndim), strategy="implicit_gemm", **keywords,
+    )  # fmt: skip
+    return oracle.to_first(got.get(), layout)
+
+
+def check(cupy, name, op, dtype, layout, **keywords):
+    got = compute(cupy, CASES[name], op, dtype, layout, **keywords)
+    right, magnitude = truth(name, op, dtype)
+    within = limit(CASES[name], op, dtype, right, magnitude)
+    oracle.assert_within(got.astype(right.dtype), right, within, f"{name} {op} {dtype} {layout}")
+
+
+@pytest.fixture
+def launches(cupy):
+    """Names of the kernels that a test has launched so far."""
+    cupy.launched.clear()
+    return cupy.launched
+
+
+@pytest.fixture(params=(0, -1), ids=("small", "large"))
+def tile(request, monkeypatch):
+    """Leave each family one tile; its size."""
+    for families in (implicit_gemm._IGEMM, implicit_gemm._TENSOR):
+        for dtype, family in families.items():
+            only = family._replace(tiles=(family.tiles[request.param],))
+            monkeypatch.setitem(families, dtype, only)
+    return request.param
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("op", FUNCTIONS)
+@pytest.mark.parametrize("name", RAGGED)
+def test_tiles(cupy, launches, tile, name, op, layout):
+    for dtype in TYPES:
+        check(cupy, name, op, dtype, layout)
+        size = implicit_gemm._IGEMM[dtype].tiles[0].size
+        assert any(f"igemm_{op}<{TYPES[dtype]}, {size}," in kernel for kernel in launches)
+
+
+@pytest.mark.parametrize("op", FUNCTIONS)
+@pytest.mark.parametrize("name", ALIGNED)
+def test_tensor_cores(cupy, launches, tile, name, op):
+    for dtype in ("f16", "bf16", "f64"):
+        check(cupy, name, op, dtype, "nhwc")
+        size = implicit_gemm._TENSOR[dtype].tiles[0].size
+        assert any(f"tensor_{op}<{TYPES[dtype]}, {size}," in kernel for kernel in launches)
+    assert not any(kernel.startswith("igemm") for kernel in launches)
+
+
+@pytest.mark.parametrize("op", FUNCTIONS)
+@pytest.mark.parametrize("name", ALIGNED)
+def test_tf32_on_request(cupy, launches, tile, name, op):
+    with cyconv.config(precision="medium"):
+        got = compute(cupy, CASES[name], op, "f32", "nhwc")
+    assert any(f"tensor_{op}<float," in kernel for kernel in launches)
+    right, magnitude = truth(name, op, "f32", tf32=True)
+    oracle.assert_within(got, right, limit(CASES[name], op, "f32", right, magnitude), name)
+    launches.clear()
+    check(cupy, name, op, "f32", "nhwc")
+    assert not any(kernel.startswith("tensor") for kernel in launches)

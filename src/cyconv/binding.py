@@ -34,6 +34,11 @@ class Bound(NamedTuple):
     flush: bool
     empty: bool
 
+    @property
+    def strategy(self) -> str:
+        """Name of the algorithm."""
+        return self.algorithm.name
+
     def run(self, x: Array, w: Array, y: Array, bias: Array | None) -> None:
         """Write the result into whichever of x, w and y the operator gives.
 

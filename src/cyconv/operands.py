@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .devices import on_gpu
+from .devices import namespace, on_gpu
 from .errors import DTypeError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -81,12 +81,13 @@ def takes_result(
     out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], inputs: tuple[Array | None, ...]
 ) -> bool:
     """Whether kernels can write into `out` as it is: contiguous, and apart from the inputs."""
+    xp = namespace(inputs[0])
     return (
-        type(out) is np.ndarray
+        type(out) is xp.ndarray
         and out.shape == shape
         and out.dtype == dtype
-        and out.flags.carray
-        and not any(a is not None and np.may_share_memory(out, a) for a in inputs)
+        and (out.flags.carray if xp is np else out.flags.c_contiguous)
+        and not any(a is not None and xp.may_share_memory(out, a) for a in inputs)
     )
 
 

@@ -34,6 +34,7 @@ FLAGS = (
 SEEDS = (0, 1, 12345)
 
 __version__ = "14.2.0"
+__name__ = "cupy"  # in messages
 
 # Set by tests: where compiled kernels are kept, and how many bytes an array may have.
 cache_dir = Path("emulated")
@@ -241,7 +242,7 @@ def _method(name):
 for _name in ("shape", "strides", "dtype", "ndim", "size", "itemsize", "nbytes", "flags"):
     setattr(ndarray, _name, _attribute(_name))
 for _name in (
-    "astype", "copy", "fill", "item", "max", "mean", "min", "ravel", "reshape", "squeeze", "sum",
+    "all", "any", "astype", "copy", "fill", "item", "max", "mean", "min", "ravel", "reshape", "squeeze", "sum",
     "swapaxes", "transpose", "view", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__",
     "__rmul__", "__truediv__", "__rtruediv__", "__pow__", "__rpow__", "__neg__", "__abs__",
     "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__and__", "__or__", "__invert__",

@@ -8,18 +8,21 @@ compiles and launches.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
+from .. import devices
+from ..errors import GpuError
 from ..operands import NAMES, Operands
 from ..problem import ConvProblem
 from ..settings import Config
 from . import select, tune
 from .base import Run
-from .module import current_device
+from .module import Device, current_device
 from .params import counts_fit
+from .strategies import GPU
 from .sums import bias_gradient
 
-__all__ = ["bias_gradient", "counts_fit", "run"]
+__all__ = ["Outlook", "bias_gradient", "counts_fit", "look", "run"]
 
 
 def run(problem: ConvProblem, settings: Config, operands: Operands) -> None:
@@ -45,14 +48,64 @@ def run(problem: ConvProblem, settings: Config, operands: Operands) -> None:
         settings.precision,
     )
     if settings.strategy == "profile":
-        name = "auto"
-        if problem.macs and not settings.reproducible:
-            known = tune.lookup(call.problem, device)
-            if known is not None:
-                name = known.strategy
-            elif not tune.capturing():
-                name, done = tune.choose(settings, call)
-                if done:
-                    return
-        settings = settings._replace(strategy=name, strict=False)
+        settings = _known(call.problem, settings, device)
+        if settings.strategy == "auto" and tune.measures(call.problem, settings):
+            name, done = tune.choose(settings, call)
+            if done:
+                return
+            settings = settings._replace(strategy=name)
     select.choose(call.problem, device, settings).strategy.run(call)
+
+
+def _known(problem: ConvProblem, settings: Config, device: Device) -> Config:
+    """Put a measured choice, or else ``auto``, in the place of ``profile``."""
+    known = None if settings.reproducible else tune.lookup(problem, device)
+    name = "auto" if known is None else known.strategy
+    return settings._replace(strategy=name, strict=False)
+
+
+class Outlook(NamedTuple):
+    """What a call would do on the current device.
+
+    `candidates` has, for each strategy, its name, refusal or None, estimated seconds or None,
+    measured seconds or None, and error bound.
+    """
+
+    strategy: str
+    reason: str
+    refusals: dict[str, str]
+    workspace_nbytes: int
+    device: str
+    candidates: list[tuple[str, str | None, float | None, float | None, str]]
+
+
+def look(problem: ConvProblem, settings: Config) -> Outlook:
+    """Choose a strategy for a problem on the current device, and tell why.
+
+    Raises
+    ------
+    GpuError
+        If CuPy has not been imported, or its device is too old.
+    """
+    if devices.cupy() is None:
+        raise GpuError("device='gpu' needs CuPy: import cupy first")
+    device = current_device()
+    known = tune.lookup(problem, device)
+    measured = settings.strategy == "profile" and known is not None and not settings.reproducible
+    if settings.strategy == "profile":
+        settings = _known(problem, settings, device)
+    choice = select.choose(problem, device, settings)
+    candidates = []
+    for strategy in GPU:
+        refused = choice.refusals.get(strategy.name)
+        seconds = None if refused or not problem.macs else strategy.estimate(problem, device)
+        timed = None if known is None else known.seconds.get(strategy.name)
+        candidates.append((strategy.name, refused, seconds, timed, strategy.bound))
+    return Outlook(
+        choice.strategy.name,
+        "measured fastest" if measured else choice.reason,
+        choice.refusals,
+        choice.strategy.workspace(problem, device, settings.workspace_limit),
+        device.name,
+        candidates,
+    )

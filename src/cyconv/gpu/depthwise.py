@@ -35,6 +35,7 @@ _MOST_PHASES = 64
 # Bytes a second, and multiply-adds, of one processor.
 _BANDWIDTH = 15e9
 _RATE = 2e10
+_START = 5e-6
 
 
 def _lanes(op: str, dtype: str, vector: int) -> Kernel:
@@ -79,9 +80,10 @@ class Depthwise:
         return _splits(problem, device, limit) * _part_nbytes(problem)
 
     def estimate(self, problem: ConvProblem, device: Device) -> float:
-        """Count the bytes of the arrays, and multiply-adds."""
+        """Count the bytes of the arrays, multiply-adds, and launches."""
         nbytes = sum(problem.elements.values()) * problem.itemsize
-        return (nbytes / _BANDWIDTH + problem.macs / _RATE) / device.processors
+        launches = prod(problem.stride) if problem.op == "dx" else 1 + (problem.op == "dw")
+        return (nbytes / _BANDWIDTH + problem.macs / _RATE) / device.processors + _START * launches
 
     def run(self, call: Run) -> None:
         """Launch a kernel, one for each phase of a data gradient, and a fold for weights."""

@@ -16,8 +16,11 @@ _THREADS = 256
 # Threads that a weight gradient should have, and pixels that each should add up.
 _THREADS_WANTED = 2048
 _FEWEST_PIXELS = 64
-# Multiply-adds a second of one processor: in float64 many devices are slow.
+# Multiply-adds a second of one processor: in float64 many devices are slow. A thread waits for
+# memory at each of its terms, and a kernel takes a while to start.
 _RATE = 2e9
+_TERM = 2e-8
+_START = 5e-6
 
 
 def _kernel(op: str, dtype: str) -> Kernel:
@@ -47,8 +50,11 @@ class Direct:
         return _splits(problem, device, limit) * elements * WIDE[problem.dtype].itemsize
 
     def estimate(self, problem: ConvProblem, device: Device) -> float:
-        """Count multiply-adds."""
-        return problem.macs / (_RATE * device.processors)
+        """Count multiply-adds, or the terms of one thread if there are few threads."""
+        terms = problem.terms
+        if problem.op == "dw":
+            terms = -(-terms // _splits(problem, device, 2**62))
+        return _START + max(problem.macs / (_RATE * device.processors), terms * _TERM)
 
     def run(self, call: Run) -> None:
         """Launch one kernel, and a fold for weight gradients."""

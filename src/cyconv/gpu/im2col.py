@@ -28,8 +28,8 @@ _NAMES = ("columns_fwd", "columns_dx", "columns_of_y", "columns_to_y", "columns_
 _FEWEST_COLUMNS = 64
 _MOST_TILE_NBYTES = 256 * 2**20
 _MOST_PHASES = 64
-# Multiply-adds and bytes a second of one processor, and seconds for starting a kernel.
-_RATE = {"f32": 1.5e11, "f64": 7e10, "f16": 1.5e11, "bf16": 1.5e11}
+# Multiply-adds and bytes a second of one processor of an A100, and seconds for starting a kernel.
+_RATE = {"f32": 7e10, "f64": 6e10, "f16": 7e10, "bf16": 7e10}
 _BANDWIDTH = 15e9
 _START = 5e-6
 

@@ -59,10 +59,13 @@ class Product(NamedTuple):
         return self.groups * -(-self.rows // tile.size) * -(-self.lanes // tile.size)
 
     def seconds(self, tile: Tile, processors: int, splits: int = 1) -> float:
-        """Estimate the time: blocks come in waves, and a wave takes as long as a full processor."""
-        waves = -(-self.blocks(tile) * splits // (processors * tile.resident))
+        """Estimate the time of the processor that has the most blocks.
+
+        Less than half full, it is no faster for that.
+        """
+        blocks = max(-(-self.blocks(tile) * splits // processors), tile.resident / 2)
         depth = -(-self.depth // (splits * tile.depth)) * tile.depth
-        return waves * tile.resident * tile.size**2 * depth / tile.rate
+        return blocks * tile.size**2 * depth / tile.rate
 
 
 def choose_tile(product: Product, tiles: tuple[Tile, ...], processors: int) -> Tile:

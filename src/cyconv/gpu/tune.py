@@ -43,9 +43,11 @@ def lookup(problem: ConvProblem, device: Device) -> tune.Measured | None:
     return tune.recall(key_of(problem, device))
 
 
-def capturing() -> bool:
-    """Whether the current stream is captured into a graph, where no time can be taken."""
-    return bool(devices.cupy().cuda.get_current_stream().is_capturing())
+def measures(problem: ConvProblem, settings: Config) -> bool:
+    """Whether to measure: there is something to do, and the stream is not captured in a graph."""
+    if problem.macs == 0 or settings.reproducible:
+        return False
+    return not devices.cupy().cuda.get_current_stream().is_capturing()
 
 
 def choose(settings: Config, call: Run) -> tuple[str, bool]:
@@ -62,7 +64,8 @@ def _measure(settings: Config, call: Run) -> tuple[tune.Measured, bool]:
     problem, views = tune.part_to_try(
         call.problem, whole, len(candidates), settings.workspace_limit, _MOST_TRIAL_MACS
     )
-    trial = call._replace(problem=problem, x=views.x, w=views.w, y=views.y, bias=views.bias)
+    bare = call._replace(residual=None, activation=0)
+    trial = bare._replace(problem=problem, x=views.x, w=views.w, y=views.y, bias=views.bias)
     seconds, results = _race(trial, candidates)
     winner = min(seconds, key=lambda name: (seconds[name], name != DIRECT.name))
     if problem is call.problem:
@@ -100,7 +103,7 @@ def _race(call: Run, candidates: list[Strategy]) -> tuple[dict[str, float], dict
 
 
 def _own_result(call: Run) -> Run:
-    """Give a run a result of its own; what is added to a result afterwards plays no part."""
+    """Give a run a result of its own."""
     result: Any = devices.cupy().empty(call.problem.result_shape, _result(call).dtype)
     role = RESULT[call.problem.op]
     return call._replace(**{role: result})

@@ -32,6 +32,8 @@ _LAUNCH_SECONDS = 5e-6
 
 # Copies to tensor cores move 16 bytes; a tile is 64 bytes deep, and waits in three stages.
 _CHUNK_NBYTES, _DEPTH_NBYTES, _STAGES = 16, 64, 3
+# Rows that pass through shared memory together on their way out.
+_STAGED_ROWS = 64
 _TENSOR_CAPABILITY = 80
 
 
@@ -54,9 +56,9 @@ class Family(NamedTuple):
         return Kernel(self.files, expression, self.capability)
 
 
-def _igemm(small: float, large: float, resident: int = 4) -> Family:
+def _igemm(small: float, large: float) -> Family:
     """Tiles by the rate of the small one and, unless zero, of the large one."""
-    tiles = (Tile(64, 8, 256, 0, resident, small), Tile(128, 8, 256, 0, 2, large))
+    tiles = (Tile(64, 8, 256, 0, 2, small), Tile(128, 8, 256, 0, 1, large))
     return Family(("ptx", "prims", "direct", "gather", "igemm"), "igemm", tiles[: 1 + (large > 0)])
 
 
@@ -64,7 +66,9 @@ def _tensor(itemsize: int, small: float, large: float) -> Family:
     depth = _DEPTH_NBYTES // itemsize
 
     def tile(size: int, threads: int, resident: int, rate: float) -> Tile:
-        return Tile(size, depth, threads, _STAGES * 2 * size * _DEPTH_NBYTES, resident, rate)
+        stages = _STAGES * 2 * size * _DEPTH_NBYTES
+        staged = _STAGED_ROWS * (size + 8) * max(itemsize, 4)
+        return Tile(size, depth, threads, max(stages, staged), resident, rate)
 
     tiles = (tile(64, 128, 4, small), tile(128, 256, 1, large))
     files = ("ptx", "prims", "direct", "gather", "mma", "tensor")
@@ -75,7 +79,7 @@ def _tensor(itemsize: int, small: float, large: float) -> Family:
 # float64 its sums would take too many registers.
 _IGEMM = {
     "f32": _igemm(5e10, 7e10),
-    "f64": _igemm(2.5e10, 0, resident=2),
+    "f64": _igemm(2.5e10, 0),
     "f16": _igemm(5e10, 7e10),
     "bf16": _igemm(5e10, 7e10),
 }

@@ -134,26 +134,39 @@ static __device__ __forceinline__ Operands<T> operands_of(const T *source, const
   return of;
 }
 
-// Finish a sum of FORWARD or DATA; `pixel` is the index of its row.
-template <int OP, class T, class A>
-static __device__ __forceinline__ void put(T *out, A sum, const T *bias, const Index &pixel,
-                                           int lane, const Part &part, const ConvP &p) {
-  const int channel = part.group * part.lanes + lane;
-  if (bias) sum += to_sum(bias[channel]);
-  store(out + pixel.pair + channel * (OP == DATA ? p.xs[1] : p.ys[1]), sum, p);
-}
+// 64 rows of a block's sums, on their way from the threads that have them to those that store them.
+// STEP_ROW or STEP_LANE is 1, the other a little more than a power of two, against bank conflicts.
+template <class A, int LANES, int STEP_ROW, int STEP_LANE> struct __align__(16) Staged {
+  A sums[STEP_ROW == 1 ? LANES * STEP_LANE : 64 * STEP_ROW];
+  static __device__ __forceinline__ int at(int row, int lane) {
+    return row * STEP_ROW + lane * STEP_LANE;
+  }
+};
 
-// The same for an element of dx whose sum is not finite. It may owe that to a weight times the zero
-// of a pair that does not exist, so it is computed again.
-template <class T>
-static __device__ __forceinline__ void put_again(T *dx, const T *dy, const T *w, const T *bias,
-                                                 int row, int lane, const Part &part,
-                                                 const ConvP &p) {
-  const Pixel in = in_pixel(row, p);
-  const int channel = part.group * part.lanes + lane;
-  const typename Sum<T>::type sum =
-      dx_by_definition(dy, w, p, in.n, channel, in.i[0], in.i[1], in.i[2]);
-  put<DATA>(dx, sum, bias, pixel_index<DATA>(row, p), lane, part, p);
+// Finish and store staged sums of FORWARD or DATA, neighbours in memory by neighbouring threads.
+// `row_at` says where in the tile the r-th staged row lies. A sum of DATA that is not finite may owe
+// that to a weight times the zero of a pair that does not exist, so it is computed again.
+template <int OP, bool LAST, int THREADS, class T, class A, int LANES, int STEP_ROW, int STEP_LANE,
+          class RowAt>
+static __device__ __forceinline__ void put(const Staged<A, LANES, STEP_ROW, STEP_LANE> &staged,
+                                           RowAt row_at, const T *source, const T *w,
+                                           const T *bias, T *out, const Part &part,
+                                           const ConvP &p) {
+#pragma unroll 1
+  for (int i = threadIdx.x; i < 64 * LANES; i += THREADS) {
+    const int r = LAST ? i / LANES : i % 64, l = LAST ? i % LANES : i / 64;
+    const int row = part.row + row_at(r), lane = part.lane + l;
+    if (row >= part.rows || lane >= part.lanes) continue;
+    const int channel = part.group * part.lanes + lane;
+    A sum = staged.sums[staged.at(r, l)];
+    if (OP == DATA && !is_finite(sum)) {
+      const Pixel in = in_pixel(row, p);
+      sum = (A)dx_by_definition(source, w, p, in.n, channel, in.i[0], in.i[1], in.i[2]);
+    }
+    if (bias) sum += to_sum(bias[channel]);
+    const long long offset = channel * (OP == DATA ? p.xs[1] : p.ys[1]);
+    store(out + (pixel_index<OP>(row, p).pair + offset), sum, p);
+  }
 }
 
 // Place of a sum of WEIGHT among the parts: in each split they lie as in dw, [o][taps].

@@ -9,7 +9,8 @@
 //   igemm_dx <T, BM, BN, BK, LAST>(dy, w, bias, dx, p)       dx + bias, activated; stride 1
 //   igemm_dw <T, BM, BN, BK, LAST>(x, dy, parts, splits, p)  parts[split] = dw over some pixels
 //
-// Launch: 256 threads; lane tiles * row tiles * groups * splits blocks, all on the x axis. Shared
+// Launch: 256 threads, of which a processor holds two blocks of small tiles or one of large ones
+// (with fewer registers they would spill); lane tiles * row tiles * groups * splits blocks, all on the x axis. Shared
 // memory: 2 BK (BM + BN + 8) sums, static. A zero of the padding takes part in a sum. In dx it
 // stands for a pair that does not exist, so there a sum that is not finite is computed again from
 // the definition. LAST says that w lies as (o, r, c) instead of (o, c, r), and which elements
@@ -124,55 +125,49 @@ template <int OP, class T, int BM, int BN, int BK, bool LAST>
 static __device__ __forceinline__ void igemm_pixels(const T *source, const T *w, const T *bias,
                                                     T *out, const ConvP &p) {
   typedef typename Sum<T>::type A;
-  typedef Buffers<A, BM, BN, BK> Shared;
+  union Shared {
+    Buffers<A, BM, BN, BK> buffers;
+    Staged<A, BN, 1, 68> staged;
+  };
   CYCONV_SHARED(Shared, shared);
   constexpr int ROWS = BM / 16, LANES = BN / 16;
   const int tid = threadIdx.x;
   const Part part = part_of<OP, BM, BN, BK>(1, p);
   A sums[ROWS][LANES];
-  multiply<OP, LAST>(sums, shared, operands_of<OP>(source, w, part.group, p), part, p);
-  bool finite = true;
+  multiply<OP, LAST>(sums, shared.buffers, operands_of<OP>(source, w, part.group, p), part, p);
 #pragma unroll
-  for (int i = 0; i < ROWS; i++) {
-    const int row = part.row + element_of<ROWS, BM>(i, tid % 16);
-    if (row >= part.rows) continue;
-    const Index pixel = pixel_index<OP>(row, p);
+  for (int first = 0; first < ROWS; first += 4) {
+    __syncthreads();
 #pragma unroll
     for (int j = 0; j < LANES; j++) {
-      const int lane = part.lane + element_of<LANES, BN>(j, tid / 16);
-      if (lane >= part.lanes) continue;
-      finite = finite && is_finite(sums[i][j]);
-      put<OP>(out, sums[i][j], bias, pixel, lane, part, p);
+      Vec<A, 4> four;
+#pragma unroll
+      for (int i = 0; i < 4; i++) four.of[i] = sums[first + i][j];
+      const int at = shared.staged.at(tid % 16 * 4, element_of<LANES, BN>(j, tid / 16));
+      *reinterpret_cast<Vec<A, 4> *>(&shared.staged.sums[at]) = four;
     }
-  }
-  if (OP == DATA && !finite) {
-#pragma unroll 1
-    for (int i = 0; i < ROWS * LANES; i++) {
-      const int row = part.row + element_of<ROWS, BM>(i / LANES, tid % 16);
-      const int lane = part.lane + element_of<LANES, BN>(i % LANES, tid / 16);
-      if (row < part.rows && lane < part.lanes) {
-        put_again(out, source, w, bias, row, lane, part, p);
-      }
-    }
+    __syncthreads();
+    auto row_at = [=](int r) { return element_of<ROWS, BM>(first, 0) + r; };
+    put<OP, LAST, 256>(shared.staged, row_at, source, w, bias, out, part, p);
   }
 }
 
 template <class T, int BM, int BN, int BK, bool LAST>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, BM == 64 ? 2 : 1)
 igemm_fwd(const T *__restrict__ x, const T *__restrict__ w, const T *__restrict__ bias,
           T *__restrict__ y, const __grid_constant__ ConvP p) {
   igemm_pixels<FORWARD, T, BM, BN, BK, LAST>(x, w, bias, y, p);
 }
 
 template <class T, int BM, int BN, int BK, bool LAST>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, BM == 64 ? 2 : 1)
 igemm_dx(const T *__restrict__ dy, const T *__restrict__ w, const T *__restrict__ bias,
          T *__restrict__ dx, const __grid_constant__ ConvP p) {
   igemm_pixels<DATA, T, BM, BN, BK, LAST>(dy, w, bias, dx, p);
 }
 
 template <class T, int BM, int BN, int BK, bool LAST>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, BM == 64 ? 2 : 1)
 igemm_dw(const T *__restrict__ x, const T *__restrict__ dy,
          typename Sum<T>::type *__restrict__ parts, int splits, const __grid_constant__ ConvP p) {
   typedef typename Sum<T>::type A;

@@ -9,21 +9,23 @@
 //   tensor_dw <T, BM, BN, WM, WN, STAGES>(x, dy, parts, splits, p) parts[split] = dw of some pixels
 //
 // Launch: a warp for each WM x WN of a tile; lane tiles * row tiles * groups * splits blocks on the
-// x axis. Dynamic shared memory: STAGES (BM + BN) 64 bytes. Types: half_t and bfloat16_t, summed in
-// float; double; float rounded to tf32 (10 bits of mantissa). Preconditions: channels have stride 1
-// in every operand read, and 16-byte groups of them lie at multiples of 16 bytes, so: every other
-// stride read, c (of w, x, dx) and, but for tensor_fwd, o are multiples of 16 / sizeof(T), and
-// arrays begin at 16 bytes. Taps are ordered (r, c). Zeros of the padding, and sums of dx that are
-// not finite, are as in igemm.cuh.
+// x axis. Dynamic shared memory: STAGES (BM + BN) 64 bytes, or 64 (BN + 8) sums for the way out.
 //
-// A tile lies in memory as it was copied, 16 bytes ("a chunk") at a time. In a straight tile a line
-// is a row (lane), and its four chunks are depth; in a crossed tile a line is depth, and its chunks
-// are rows (lanes). A is crossed in tensor_dw, B in tensor_dx and tensor_dw. Chunks change places
-// within a line, so that those which a warp loads together lie in different banks.
+// Types: half_t and bfloat16_t, summed in float; double; float, rounded to TF32 (10 bits of
+// mantissa) and summed in float.
 //
-// Sources: PTX ISA, "Matrix multiply-accumulate operation using mma instruction"; A. Kerr et al.,
-// "CUTLASS: fast linear algebra in CUDA C++", 2017 (stages, permuted tiles); M. Osama, A. Thakkar
-// et al., "Stream-K", 2023, for what is left out here: splits are of equal length.
+// Preconditions, with E = 16 / sizeof(T): in the operands read, channels have stride 1, every other
+// stride is a multiple of E, and arrays begin at multiples of 16 bytes; c is a multiple of E, and o
+// too but for tensor_fwd. So E neighbouring channels, a chunk, are copied at once. Taps are ordered
+// (r, c). Zeros of the padding, and sums of dx that are not finite, are as in igemm.cuh.
+//
+// A tile lies in memory as it was copied, in chunks. In a straight tile a line is a row (lane), and
+// its four chunks are depth; in a crossed tile a line is depth, and its chunks are rows (lanes). A is
+// crossed in tensor_dw, B in tensor_dx and tensor_dw. Chunks change places within a line, so that
+// those which a warp loads together lie in different banks.
+//
+// Sources: PTX ISA, "Matrix multiply-accumulate operation using mma instruction" (fragments);
+// A. Kerr et al., "CUTLASS: fast linear algebra in CUDA C++", 2017 (tiles of blocks and warps).
 
 // STEPS: mma along 64 bytes of depth. BLOCKS: how many a processor should hold; more registers than
 // this leaves would spill.
@@ -257,42 +259,39 @@ template <int BM, int WM, int WN> static __device__ __forceinline__ int tensor_l
 template <int OP, class T, int BM, int BN, int WM, int WN, int STAGES>
 static __device__ __forceinline__ void tensor_pixels(const T *source, const T *w, const T *bias,
                                                      T *out, const ConvP &p) {
-  typedef Stages<T, BM, BN, STAGES> Shared;
+  typedef typename Sum<T>::type A;
+  union Shared {
+    Stages<T, BM, BN, STAGES> stages;
+    Staged<A, BN, BN + 8, 1> staged;
+  };
   CYCONV_DYNAMIC(Shared, shared);
-  constexpr int ROWS = WM / 16, LANES = WN / 8;
+  constexpr int WARPS = BM / WM, ROWS = 64 / WARPS;
+  static_assert(WM % ROWS == 0, "tile");
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const Part part = part_of<OP, BM, BN, 64 / (int)sizeof(T)>(1, p);
-  typename Sum<T>::type sums[ROWS][LANES][4];
-  multiply<OP, T, typename Sum<T>::type, BM, BN, WM, WN, STAGES>(
-      sums, shared, operands_of<OP>(source, w, part.group, p), part, p);
-  bool finite = true;
+  A sums[WM / 16][WN / 8][4];
+  multiply<OP, T, A, BM, BN, WM, WN, STAGES>(
+      sums, shared.stages, operands_of<OP>(source, w, part.group, p), part, p);
+  // Each time, ROWS rows of every warp.
 #pragma unroll
-  for (int i = 0; i < ROWS; i++) {
+  for (int first = 0; first < WM; first += ROWS) {
+    __syncthreads();
 #pragma unroll
-    for (int half = 0; half < 4; half += 2) {
-      const int row = part.row + tensor_row<BM, WM>(i, half);
-      if (row >= part.rows) continue;
-      const Index pixel = pixel_index<OP>(row, p);
+    for (int i = 0; i < ROWS / 16; i++) {
 #pragma unroll
-      for (int j = 0; j < LANES; j++) {
+      for (int j = 0; j < WN / 8; j++) {
 #pragma unroll
-        for (int e = half; e < half + 2; e++) {
-          const int lane = part.lane + tensor_lane<BM, WM, WN>(j, e);
-          if (lane >= part.lanes) continue;
-          finite = finite && is_finite(sums[i][j][e]);
-          put<OP>(out, sums[i][j][e], bias, pixel, lane, part, p);
+        for (int e = 0; e < 4; e += 2) {
+          const int row = warp % WARPS * ROWS + i * 16 + lane / 4 + e / 2 * 8;
+          const int at = shared.staged.at(row, tensor_lane<BM, WM, WN>(j, 0));
+          const A(&of)[4] = sums[first / 16 + i][j];
+          *reinterpret_cast<Vec<A, 2> *>(&shared.staged.sums[at]) = Vec<A, 2>{{of[e], of[e + 1]}};
         }
       }
     }
-  }
-  if (OP == DATA && !finite) {
-#pragma unroll 1
-    for (int i = 0; i < ROWS * LANES * 4; i++) {
-      const int row = part.row + tensor_row<BM, WM>(i / 4 / LANES, i % 4);
-      const int lane = part.lane + tensor_lane<BM, WM, WN>(i / 4 % LANES, i % 4);
-      if (row < part.rows && lane < part.lanes) {
-        put_again(out, source, w, bias, row, lane, part, p);
-      }
-    }
+    __syncthreads();
+    auto row_at = [=](int r) { return r / ROWS * WM + first + r % ROWS; };
+    put<OP, true, BM / WM * (BN / WN) * 32>(shared.staged, row_at, source, w, bias, out, part, p);
   }
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 
 import ml_dtypes
@@ -93,9 +94,9 @@ def check(cupy, name, op, dtype, layout, **keywords):
 
 
 @pytest.fixture
-def launches(cupy):
+def launches(cupy, monkeypatch):
     """Names of the kernels that a test has launched so far."""
-    cupy.launched.clear()
+    monkeypatch.setattr(cupy, "launched", Counter())
     return cupy.launched
 
 

@@ -196,10 +196,9 @@ def layout_refusal(call: Run) -> str | None:
         array = getattr(call, name)
         strides = element_strides(array, call.problem.layout)
         first, channel, *spatial = strides
-        # The stride of an axis of one element is never used.
-        used = [s for s, n in zip((first, *spatial), array.shape[:-1], strict=True) if n > 1]
-        if channel != 1 or any(s % together for s in used):
-            return f"{name} has channels {channel} apart, and strides {used} between them"
+        # Of the batch too where it is 1: the choice must not depend on that.
+        if channel != 1 or any(stride % together for stride in (first, *spatial)):
+            return f"{name} has strides {strides}, in order batch, channel, axes"
         if array.data.ptr % _CHUNK_NBYTES:
             return f"{name} does not begin at a multiple of {_CHUNK_NBYTES} bytes"
     return None

@@ -144,8 +144,8 @@ template <class A, int LANES, int STEP_ROW, int STEP_LANE> struct __align__(16) 
 };
 
 // Finish and store staged sums of FORWARD or DATA, neighbours in memory by neighbouring threads.
-// `row_at` says where in the tile the r-th staged row lies. A sum of DATA that is not finite may owe
-// that to a weight times the zero of a pair that does not exist, so it is computed again.
+// `row_at` says where in the tile the r-th staged row lies. A sum of DATA that is not finite may
+// owe that to a weight times the zero of a pair that does not exist, so it is computed again.
 template <int OP, bool LAST, int THREADS, class T, class A, int LANES, int STEP_ROW, int STEP_LANE,
           class RowAt>
 static __device__ __forceinline__ void put(const Staged<A, LANES, STEP_ROW, STEP_LANE> &staged,

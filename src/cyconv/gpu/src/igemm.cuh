@@ -10,12 +10,15 @@
 //   igemm_dw <T, BM, BN, BK, LAST>(x, dy, parts, splits, p)  parts[split] = dw over some pixels
 //
 // Launch: 256 threads, of which a processor holds two blocks of small tiles or one of large ones
-// (with fewer registers they would spill); lane tiles * row tiles * groups * splits blocks, all on the x axis. Shared
-// memory: 2 BK (BM + BN + 8) sums, static. A zero of the padding takes part in a sum. In dx it
-// stands for a pair that does not exist, so there a sum that is not finite is computed again from
-// the definition. LAST says that w lies as (o, r, c) instead of (o, c, r), and which elements
-// neighbouring threads load: neighbours in memory, if the other arrays are channels last (first) as
-// well. It is right for any strides.
+// (with fewer registers they would spill); lane tiles * row tiles * groups * splits blocks on the x
+// axis. Shared memory, static: 2 BK (BM + BN + 8) sums, or 68 BN for the way out.
+//
+// A zero of the padding takes part in a sum. In dx it stands for a pair that does not exist, so
+// there a sum that is not finite is computed again from the definition.
+//
+// LAST says that w lies as (o, r, c) instead of (o, c, r), and which elements neighbouring threads
+// load: neighbours in memory, if the other arrays are channels last (first) as well. It is right
+// for any strides.
 //
 // Sources: S. Chetlur et al., "cuDNN: efficient primitives for deep learning", 2014 (the product
 // without its matrix); V. Volkov, J. Demmel, "Benchmarking GPUs to tune dense linear algebra", 2008

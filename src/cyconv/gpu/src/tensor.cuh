@@ -20,9 +20,9 @@
 // (r, c). Zeros of the padding, and sums of dx that are not finite, are as in igemm.cuh.
 //
 // A tile lies in memory as it was copied, in chunks. In a straight tile a line is a row (lane), and
-// its four chunks are depth; in a crossed tile a line is depth, and its chunks are rows (lanes). A is
-// crossed in tensor_dw, B in tensor_dx and tensor_dw. Chunks change places within a line, so that
-// those which a warp loads together lie in different banks.
+// its four chunks are depth; in a crossed tile a line is depth, and its chunks are rows (lanes). A
+// is crossed in tensor_dw, B in tensor_dx and tensor_dw. Chunks change places within a line, so
+// that those which a warp loads together lie in different banks.
 //
 // Sources: PTX ISA, "Matrix multiply-accumulate operation using mma instruction" (fragments);
 // A. Kerr et al., "CUTLASS: fast linear algebra in CUDA C++", 2017 (tiles of blocks and warps).

@@ -243,7 +243,8 @@ for _name in ("shape", "strides", "dtype", "ndim", "size", "itemsize", "nbytes",
     setattr(ndarray, _name, _attribute(_name))
 for _name in (
     "all", "any", "astype", "copy", "fill", "item", "max", "mean", "min", "ravel", "reshape",
-    "squeeze", "sum", "swapaxes", "transpose", "view", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__",
+    "squeeze", "sum", "swapaxes", "transpose", "view",
+    "__add__", "__radd__", "__sub__", "__rsub__", "__mul__",
     "__rmul__", "__truediv__", "__rtruediv__", "__pow__", "__rpow__", "__neg__", "__abs__",
     "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__and__", "__or__", "__invert__",
 ):  # fmt: skip

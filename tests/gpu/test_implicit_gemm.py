@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections import Counter
 from functools import cache
 
@@ -13,7 +14,10 @@ from cases import Case
 
 import cyconv
 from cyconv.gpu import implicit_gemm
-from cyconv.gpu.params import TYPES
+from cyconv.gpu.base import Run
+from cyconv.gpu.module import current_device
+from cyconv.gpu.params import SUMS, TYPES
+from cyconv.problem import ConvProblem
 
 NUMPY_TYPES = {
     "f32": np.dtype(np.float32),
@@ -26,6 +30,8 @@ FUNCTIONS = {
     "dx": cyconv.conv_data_backward,
     "dw": cyconv.conv_weight_backward,
 }
+
+MAP_NORESERVE = 0x4000  # of Linux; Python has no name for it
 
 # More than one tile of everything, and a remainder of everything.
 RAGGED = {
@@ -75,13 +81,14 @@ def limit(case, op, dtype, right, magnitude):
     return sums + oracle.UNIT[NUMPY_TYPES[dtype].name] * (np.abs(right) + sums) + smallest
 
 
-def compute(cupy, case, op, dtype, layout, change=lambda array: array, **keywords):
-    """The operator on the emulated GPU, as a NumPy array in NCHW; `change` rearranges operands."""
+def compute(cupy, case, op, dtype, layout, place=None):
+    """The operator on the emulated GPU, as a NumPy array in NCHW; `place` makes device arrays."""
+    place = place or cupy.asarray
     a, b, bias, shape = case.operands(op, NUMPY_TYPES[dtype], layout)
     third = shape if op != "fwd" else None if bias is None else cupy.asarray(bias)
     got = FUNCTIONS[op](
-        change(cupy.asarray(a)), change(cupy.asarray(b)), third, **case.arguments,
-        layout=oracle.layout_name(layout, case.ndim), strategy="implicit_gemm", **keywords,
+        place(a), place(b), third, **case.arguments,
+        layout=oracle.layout_name(layout, case.ndim), strategy="implicit_gemm",
     )  # fmt: skip
     return oracle.to_first(got.get(), layout)
 
@@ -141,3 +148,120 @@ def test_tf32_on_request(cupy, launches, tile, name, op):
     launches.clear()
     check(cupy, name, op, "f32", "nhwc")
     assert not any(kernel.startswith("tensor") for kernel in launches)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", ["plain", "line", "ragged"])
+def test_weight_gradient_in_splits(cupy, launches, monkeypatch, name, dtype, layout):
+    """As many splits as there are 8 pixels, and one where memory allows no more."""
+    monkeypatch.setattr(implicit_gemm, "_FEWEST_PIXELS", 8)
+    check(cupy, name, "dw", dtype, layout)
+    assert any(kernel.startswith("fold<") for kernel in launches)
+    launches.clear()
+    one_part = int(np.prod(CASES[name].w_shape())) * SUMS[dtype].itemsize
+    with cyconv.config(workspace_limit=one_part, strict=True):
+        check(cupy, name, "dw", dtype, layout)
+    # A single part of a half type is folded too: that rounds it.
+    assert any(kernel.startswith("fold<") for kernel in launches) == (dtype in ("f16", "bf16"))
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("op", FUNCTIONS)
+@pytest.mark.parametrize("name", ["plain", "phases", "ragged_phases"])
+def test_values_not_finite(cupy, name, op, value):
+    """They spread as the definition says: over the padding, but to no pair that does not exist."""
+    case = CASES[name]
+    for dtype in ("f32", "f64", "f16"):
+        for layout in ("nchw", "nhwc"):
+
+            def place(array, layout=layout):
+                first = oracle.to_first(array, layout)
+                first[(-1, 1, *(0,) * (first.ndim - 2))] = value
+                return cupy.asarray(array)
+
+            a, b, bias, shape = case.operands(op, NUMPY_TYPES[dtype])
+            for array in (a, b):
+                array[(-1, 1, *(0,) * (array.ndim - 2))] = value
+            third = bias if op == "fwd" else shape
+            right = oracle.OPERATORS[op](a, b, third, **case.arguments)
+            _, magnitude = truth(name, op, dtype)
+            within = limit(case, op, dtype, np.where(np.isfinite(right), right, 0), magnitude)
+            got = compute(cupy, case, op, dtype, layout, place)
+            oracle.assert_within(got.astype(right.dtype), right, within, f"{dtype} {layout}")
+
+
+def _inside(cupy, array, before, after):
+    """A device array with this many other channels before and after its own."""
+    shape = (*array.shape[:-1], before + array.shape[-1] + after)
+    whole = cupy.empty(shape, array.dtype)
+    part = whole[..., before : before + array.shape[-1]]
+    part[...] = cupy.asarray(array)
+    return part
+
+
+PLACES = {
+    "aligned part": ("tensor", lambda cupy, array: _inside(cupy, array, 8, 16)),
+    "part of odd strides": ("igemm", lambda cupy, array: _inside(cupy, array, 8, 3)),
+    "part that begins odd": ("igemm", lambda cupy, array: _inside(cupy, array, 1, 7)),
+    "backwards": (
+        "tensor",
+        lambda cupy, array: cupy.asarray(array[:, ::-1])[:, ::-1],
+    ),
+    "channels backwards": (
+        "igemm",
+        lambda cupy, array: cupy.asarray(array[..., ::-1])[..., ::-1],
+    ),
+    "turned": (
+        "igemm",
+        lambda cupy, array: cupy.asarray(array.swapaxes(1, -1).copy()).swapaxes(1, -1),
+    ),
+}
+
+
+@pytest.mark.parametrize("op", FUNCTIONS)
+@pytest.mark.parametrize("where", PLACES)
+def test_views_are_read_where_they_lie(cupy, launches, where, op):
+    family, place = PLACES[where]
+    case = CASES["plain"]
+    for dtype in ("f16", "f64"):
+        launches.clear()
+        got = compute(cupy, case, op, dtype, "nhwc", lambda array: place(cupy, array))
+        assert any(kernel.startswith(family) for kernel in launches), launches
+        right, magnitude = truth("plain", op, dtype)
+        within = limit(case, op, dtype, right, magnitude)
+        oracle.assert_within(got.astype(right.dtype), right, within, f"{where} {op} {dtype}")
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("op", FUNCTIONS)
+def test_offsets_beyond_32_bits(cupy, launches, op, layout):
+    """Images and weights more than 2**31 elements apart, in memory that is only spoken for."""
+    nbytes = 2 * 2 * (2**31 + 2**16)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+
+    def place(array):
+        whole = np.frombuffer(mmap.mmap(-1, nbytes, flags), array.dtype)
+        inner = np.cumprod((1, *array.shape[:0:-1]))[-2::-1] * array.itemsize
+        strides = ((2**31 + 64) * array.itemsize, *inner)
+        far = np.ndarray(array.shape, array.dtype, whole, 0, tuple(map(int, strides)))
+        far[...] = array
+        return cupy.ndarray(far)
+
+    text = "n2 g1 ci8 co2 i5x4 k3x3 s1 p1 d1" if op == "fwd" else "n2 g1 ci8 co8 i5x4 k1x1 s1 p0 d1"
+    case = Case.parse("far", text)
+    a, b, bias, shape = case.operands(op, NUMPY_TYPES["f16"], layout)
+    far = (place(a), place(b) if op == "fwd" else cupy.asarray(b))
+    problem = ConvProblem.parse(f"{op} f16 {layout} {text}")
+    result = cupy.empty(problem.result_shape, np.float16)
+    x, w, y = {
+        "fwd": (*far, result), "dx": (result, far[1], far[0]), "dw": (far[0], result, far[1]),
+    }[op]  # fmt: skip
+    implicit_gemm.ImplicitGemm().run(Run(problem, x, w, y, None, current_device(), 2**20))
+    family = "tensor" if layout == "nhwc" else "igemm"
+    assert any(kernel.startswith(family) for kernel in launches)
+    third = bias if op == "fwd" else shape
+    right = oracle.OPERATORS[op](a, b, third, **case.arguments, layout=layout)
+    magnitude = oracle.OPERATORS[op](abs(a), abs(b), third, **case.arguments, layout=layout)
+    within = limit(case, op, "f16", right, magnitude)
+    oracle.assert_within(result.get().astype(right.dtype), right, within, op)

@@ -1,4 +1,4 @@
-"""Every shipped kernel compiles for real GPUs: with NVRTC, for the oldest and newer generations.
+"""Every shipped kernel compiles for GPUs: with NVRTC, for the oldest and two newer generations.
 
 The emulator takes some things that NVRTC does not, and cannot see what becomes of registers. No
 device is needed. What has been compiled is kept from one session to the next, by the hash of
@@ -22,8 +22,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 OLDEST, NEWER = 75, (80, 90)
-# Instructions of tensor cores by element type; double has no ldmatrix, its fragments are loads of
-# 16 bytes.
+# Of tensor cores, by element type; double has no ldmatrix, its fragments are loads of 16 bytes.
 INSTRUCTIONS = {
     "half_t": ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "ldmatrix", "cp.async"),
     "bfloat16_t": ("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "ldmatrix", "cp.async"),

@@ -303,7 +303,7 @@ tensor_fwd(const T *__restrict__ x, const T *__restrict__ w, const T *__restrict
 }
 
 template <class T, int BM, int BN, int WM, int WN, int STAGES>
-__global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, Tensor<T>::BLOCKS)
+__global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
 tensor_dx(const T *__restrict__ dy, const T *__restrict__ w, const T *__restrict__ bias,
           T *__restrict__ dx, const __grid_constant__ ConvP p) {
   tensor_pixels<DATA, T, BM, BN, WM, WN, STAGES>(dy, w, bias, dx, p);

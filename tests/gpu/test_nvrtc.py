@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 import nvrtc
 import pytest
 
-from cyconv.gpu.module import source
+from cyconv.gpu.module import Kernel, source
 from cyconv.gpu.strategies import KERNELS
 
 pytestmark = pytest.mark.skipif(
@@ -41,33 +42,41 @@ class Report:
     instructions: list[str]
 
 
-@pytest.fixture
+def _report(kernel, capability, cache):
+    """Compile, or recall what came of it in an earlier session."""
+    text = source(kernel.files)
+    parts = (text, kernel.expression, str(capability), repr(nvrtc.version()), *nvrtc.OPTIONS)
+    key = "cyconv-nvrtc/" + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+    known = cache.get(key, None)
+    if known is None:
+        result = nvrtc.compile_kernel(text, kernel.expression, capability)
+        stacks = map(int, re.findall(r"(\d+) bytes stack frame", result.log))
+        found = {name for names in INSTRUCTIONS.values() for name in names if name in result.ptx}
+        local = "__local_depot" in result.ptx
+        known = asdict(Report(len(result.cubin), max(stacks), local, sorted(found)))
+        cache.set(key, known)
+    return Report(**known)
+
+
+def _capabilities(kernel):
+    return [c for c in (OLDEST, *NEWER) if c >= kernel.capability]
+
+
+@pytest.fixture(scope="session")
 def compiled(request):
-    """(kernel, capability) -> Report"""
-
-    def compile_or_recall(kernel, capability):
-        text = source(kernel.files)
-        parts = (text, kernel.expression, str(capability), repr(nvrtc.version()), *nvrtc.OPTIONS)
-        key = "cyconv-nvrtc/" + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
-        known = request.config.cache.get(key, None)
-        if known is None:
-            result = nvrtc.compile_kernel(text, kernel.expression, capability)
-            stacks = re.findall(r"(\d+) bytes stack frame", result.log)
-            found = {
-                name for names in INSTRUCTIONS.values() for name in names if name in result.ptx
-            }
-            known = asdict(
-                Report(
-                    len(result.cubin),
-                    max(map(int, stacks)),
-                    "__local_depot" in result.ptx,
-                    sorted(found),
-                )
-            )
-            request.config.cache.set(key, known)
-        return Report(**known)
-
-    return compile_or_recall
+    """(kernel, capability) -> Report; two at a time are compiled ahead of the tests that ask."""
+    parameters = [
+        item.callspec.params for item in request.session.items if hasattr(item, "callspec")
+    ]
+    kernels = dict.fromkeys(p["kernel"] for p in parameters if isinstance(p.get("kernel"), Kernel))
+    with ThreadPoolExecutor(2) as pool:
+        futures = {
+            (kernel, capability): pool.submit(_report, kernel, capability, request.config.cache)
+            for kernel in kernels
+            for capability in _capabilities(kernel)
+        }
+        yield lambda kernel, capability: futures[kernel, capability].result()
+        pool.shutdown(cancel_futures=True)
 
 
 def test_architectures():
@@ -80,8 +89,7 @@ def test_no_kernel_is_listed_twice():
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.expression)
 def test_compiles(compiled, kernel):
-    capabilities = [c for c in (OLDEST, *NEWER) if c >= kernel.capability]
-    for capability in capabilities:
+    for capability in _capabilities(kernel):
         assert compiled(kernel, capability).nbytes > 0
 
 

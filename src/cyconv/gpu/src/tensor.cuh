@@ -27,8 +27,8 @@
 // Sources: PTX ISA, "Matrix multiply-accumulate operation using mma instruction" (fragments);
 // A. Kerr et al., "CUTLASS: fast linear algebra in CUDA C++", 2017 (tiles of blocks and warps).
 
-// STEPS: mma along 64 bytes of depth. BLOCKS: how many a processor should hold; more registers than
-// this leaves would spill.
+// STEPS: mma along 64 bytes of depth. BLOCKS: that a processor should hold; with more of them, and
+// fewer registers for each, sums would spill.
 template <class T> struct Tensor {
   typedef unsigned Register;
   enum { STEPS = 2, BLOCKS = sizeof(T) == 2 ? 2 : 1 };
@@ -39,7 +39,9 @@ template <> struct Tensor<double> {
 };
 
 // Elements of a chunk.
-template <class T> struct Chunk { enum { SIZE = 16 / (int)sizeof(T) }; };
+template <class T> struct Chunk {
+  enum { SIZE = 16 / (int)sizeof(T) };
+};
 
 template <class T> static __device__ __forceinline__ int straight(int line, int chunk) {
   return (line * 4 + (chunk ^ (line >> 1 & 3))) * Chunk<T>::SIZE;
@@ -303,7 +305,7 @@ tensor_fwd(const T *__restrict__ x, const T *__restrict__ w, const T *__restrict
 }
 
 template <class T, int BM, int BN, int WM, int WN, int STAGES>
-__global__ void __launch_bounds__(BM / WM * (BN / WN) * 32)
+__global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, 1)
 tensor_dx(const T *__restrict__ dy, const T *__restrict__ w, const T *__restrict__ bias,
           T *__restrict__ dx, const __grid_constant__ ConvP p) {
   tensor_pixels<DATA, T, BM, BN, WM, WN, STAGES>(dy, w, bias, dx, p);

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,12 @@ def on_gpu(value: Any) -> bool:
 def namespace(array: Any) -> Any:
     """Return the module that an array is of, ``numpy`` or ``cupy``."""
     return cupy() if on_gpu(array) else np
+
+
+def special(name: str, x: Any, **keywords: Any) -> Any:
+    """Apply a function of ``scipy.special``, or on a GPU of ``cupyx.scipy.special``."""
+    home = "cupyx.scipy.special" if on_gpu(x) else "scipy.special"
+    return getattr(import_module(home), name)(x, **keywords)
 
 
 def check_places(**operands: Any) -> None:

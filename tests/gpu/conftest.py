@@ -23,6 +23,8 @@ def _compiled_kernels(request):
 def cupy(monkeypatch, _compiled_kernels):
     """Stand in for CuPy; the package finds it as if a program had imported it."""
     monkeypatch.setitem(sys.modules, "cupy", fakecupy)
+    for name in ("cupyx", "cupyx.scipy", "cupyx.scipy.special"):
+        monkeypatch.setitem(sys.modules, name, fakecupy.special)
     yield fakecupy
     cyconv.clear_cache()
 

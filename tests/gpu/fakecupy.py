@@ -16,10 +16,12 @@ import os
 import subprocess
 import time
 from collections import Counter
+from functools import partialmethod
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import scipy.special
 
 HERE = Path(__file__).parent
 HEADERS = ("cuda_emu.h", "mma_emu.h")
@@ -193,7 +195,11 @@ class ndarray:  # noqa: N801 - as CuPy names it
         raise TypeError("Implicit conversion to a NumPy array is not allowed. Use `.get()`")
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **keywords):
-        if method != "__call__" or ufunc.signature is not None:
+        if method == "at" and ufunc is np.add:
+            return np.add.at(*_plain(inputs))
+        if method != "__call__" or ufunc.signature is not None or not hasattr(np, ufunc.__name__):
+            return NotImplemented
+        if any(getattr(value, "__array_ufunc__", 0) is None for value in inputs):
             return NotImplemented
         if out is None:
             return _wrapped(ufunc(*_plain(inputs), **keywords))
@@ -215,6 +221,10 @@ class ndarray:  # noqa: N801 - as CuPy names it
     def __matmul__(self, other):
         return _wrapped(self._host @ _plain(other))
 
+    def _in_place(self, name, other):
+        getattr(self._host, name)(_plain(other))
+        return self
+
     def __len__(self):
         return len(self._host)
 
@@ -234,11 +244,15 @@ def _attribute(name):
 
 def _method(name):
     def method(self, *args, **keywords):
+        if any(getattr(value, "__array_ufunc__", 0) is None for value in args):
+            return NotImplemented  # as CuPy leaves operators to such a class
         return _wrapped(getattr(self._host, name)(*_plain(args), **keywords))
 
     return method
 
 
+for _name in ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__iand__"):
+    setattr(ndarray, _name, partialmethod(ndarray._in_place, _name))
 for _name in ("shape", "strides", "dtype", "ndim", "size", "itemsize", "nbytes", "flags"):
     setattr(ndarray, _name, _attribute(_name))
 for _name in (
@@ -438,3 +452,41 @@ class RawKernel:
         changed = owner.view(np.uint8).ravel() != before.view(np.uint8).ravel()
         if (changed & outside).any():
             raise EmulatedCudaError(f"{self.name} wrote beside the array it was given")
+
+
+# --- functions of NumPy that reach CuPy's of the same name ----------------------------------------
+
+
+def _same(name):
+    function = getattr(np, name)
+
+    def same(*args, **keywords):
+        return _wrapped(function(*_plain(args), **keywords))
+
+    return same
+
+
+for _name in (
+    "broadcast_to", "expand_dims", "full_like", "maximum", "moveaxis", "ones", "ones_like",
+    "put_along_axis", "take_along_axis", "zeros_like",
+):  # fmt: skip
+    globals()[_name] = _same(_name)
+
+
+def shape(a):
+    return a.shape
+
+
+def array2string(a, *args, **keywords):
+    return np.array2string(a._host, *args, **keywords)
+
+
+class special:  # noqa: N801 - cupyx.scipy.special
+    @staticmethod
+    def expit(x, out=None):
+        result = scipy.special.expit(x._host, out=_plain(out))
+        return _wrapped(result) if out is None else out
+
+    @staticmethod
+    def erf(x):
+        return _wrapped(scipy.special.erf(x._host))

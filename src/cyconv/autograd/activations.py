@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.special import erf as _erf
-from scipy.special import expit
 
+from ..devices import special
 from ..operands import Array
 from .arithmetic import erf, exp, sigmoid, tanh, zero_where
 from .tape import Operator, raw
@@ -18,7 +17,7 @@ def _relu_rule(g: Any, y: Any, x: Any) -> Any:
 
 
 def _gelu(x: Array) -> Array:
-    return 0.5 * x * (1 + _erf(x / 2**0.5))  # type: ignore[no-any-return]
+    return 0.5 * x * (1 + special("erf", x / 2**0.5))  # type: ignore[no-any-return]
 
 
 def _silu_rule(g: Any, y: Any, x: Any) -> Any:
@@ -32,7 +31,7 @@ def _gelu_rule(g: Any, y: Any, x: Any) -> Any:
 
 
 relu = Operator("relu", lambda x: np.maximum(x, 0), (_relu_rule,))
-silu = Operator("silu", lambda x: x * expit(x), (_silu_rule,))
+silu = Operator("silu", lambda x: x * special("expit", x), (_silu_rule,))
 gelu = Operator("gelu", _gelu, (_gelu_rule,))
 
 ACTIVATIONS = {"relu": relu, "silu": silu, "gelu": gelu, "sigmoid": sigmoid, "tanh": tanh}
@@ -40,7 +39,7 @@ ACTIVATIONS = {"relu": relu, "silu": silu, "gelu": gelu, "sigmoid": sigmoid, "ta
 # Rules that look at the result only let it take the place of the input, where nobody else has that.
 _IN_PLACE = {
     "relu": Operator("relu", lambda x: np.maximum(x, 0, out=x), relu.rules),
-    "sigmoid": Operator("sigmoid", lambda x: expit(x, out=x), sigmoid.rules),
+    "sigmoid": Operator("sigmoid", lambda x: special("expit", x, out=x), sigmoid.rules),
     "tanh": Operator("tanh", lambda x: np.tanh(x, out=x), tanh.rules),
 }
 

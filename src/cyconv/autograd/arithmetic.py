@@ -1,18 +1,20 @@
 """The rows of arithmetic: NumPy computes, the rules say how gradients flow back.
 
+NumPy's functions hand CuPy's arrays to CuPy; what is made anew is made like an array that is there.
+
 A rule is ``rule(g, y, *inputs)``: the gradient and value of the result, then the inputs. What
 broadcasting did to an input is undone by the tape, so the rules do not mention it.
 """
 
 from __future__ import annotations
 
+import operator
 from math import prod
 from typing import Any
 
 import numpy as np
-from scipy.special import erf as _erf
-from scipy.special import expit
 
+from ..devices import special
 from ..operands import Array
 from .sums import averaged, summed
 from .tape import Operator, raw
@@ -39,9 +41,11 @@ def _power_exponent(g: Any, y: Any, a: Any, b: Any) -> Any:
 power = Operator("power", np.power, (_power_base, _power_exponent))
 exp = Operator("exp", np.exp, (lambda g, y, x: g * y,))
 log = Operator("log", np.log, (lambda g, y, x: g / x,))
-sigmoid = Operator("sigmoid", expit, (lambda g, y, x: g * y * (1 - y),))
+sigmoid = Operator("sigmoid", lambda x: special("expit", x), (lambda g, y, x: g * y * (1 - y),))
 tanh = Operator("tanh", np.tanh, (lambda g, y, x: g * (1 - y * y),))
-erf = Operator("erf", _erf, (lambda g, y, x: g * (2 / np.pi**0.5) * exp(-x * x),))
+erf = Operator(
+    "erf", lambda x: special("erf", x), (lambda g, y, x: g * (2 / np.pi**0.5) * exp(-x * x),)
+)
 
 
 def _zero_where(x: Array, mask: Array) -> Array:
@@ -50,7 +54,7 @@ def _zero_where(x: Array, mask: Array) -> Array:
     By bits, as NumPy's masked copies branch at each element and take several times as long.
     """
     bits = np.dtype(f"i{x.dtype.itemsize}")
-    kept = np.asarray(mask).view(np.int8).astype(bits)
+    kept = mask.view(np.int8).astype(bits)
     kept -= 1
     kept &= x.view(bits)
     return kept.view(x.dtype)
@@ -85,7 +89,7 @@ transpose: Operator = Operator(
 
 def _put(g: Array, *, index: Any, shape: tuple[int, ...]) -> Array:
     """Give zeros of a shape with values added at an index, which may name a place twice."""
-    result = np.zeros(shape, g.dtype)
+    result = np.zeros_like(g, order="C", shape=shape)
     parts = index if isinstance(index, tuple) else (index,)
     if all(part is None or isinstance(part, int | slice | type(...)) for part in parts):
         result[index] = g
@@ -159,4 +163,4 @@ def _matmul_right(g: Any, y: Any, a: Any, b: Any) -> Any:
     return matmul(_swapped(a), g)
 
 
-matmul: Operator = Operator("matmul", np.matmul, (_matmul_left, _matmul_right))
+matmul: Operator = Operator("matmul", operator.matmul, (_matmul_left, _matmul_right))

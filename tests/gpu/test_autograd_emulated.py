@@ -133,4 +133,4 @@ def test_places_do_not_mix(cupy):
     with pytest.raises(TypeError, match=r"tensor is a cupy.ndarray, gradient is a ndarray"):
         (x * 2).backward(np.ones(X.shape))
     with pytest.raises(cyconv.UnsupportedError, match="pooling"):
-        autograd.max_pool(x, 2)
+        autograd.max_pool(2, x, 2)

@@ -1,7 +1,7 @@
 """On a machine with a GPU: run the tests marked ``gpu``, then time cyconv beside PyTorch and cuDNN.
 
 Both libraries get the same float32 or float16 data on the device and are timed by events, the
-median of several runs after a warm-up; TF32 is off in both. Nothing is printed that was not run here.
+median of several runs after a warm-up; TF32 is off in both.
 """
 
 from __future__ import annotations

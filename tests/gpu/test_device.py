@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import ml_dtypes
 import numpy as np
 import oracle
@@ -24,18 +22,15 @@ FUNCTIONS = {
 TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 pytestmark = pytest.mark.gpu
+cupy = pytest.importorskip("cupy")
+try:
+    cupy.cuda.Device().compute_capability  # noqa: B018 - raises where there is no device
+except Exception as error:
+    pytest.skip(f"no GPU: {error}", allow_module_level=True)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def device():
-    if importlib.util.find_spec("cupy") is None:
-        pytest.skip("CuPy is not installed")
-    import cupy
-
-    try:
-        cupy.cuda.Device().compute_capability  # noqa: B018 - raises where there is no device
-    except Exception as error:
-        pytest.skip(f"no GPU: {error}")
     return cupy
 
 

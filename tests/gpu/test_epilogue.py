@@ -94,8 +94,11 @@ def test_bias_residual_activation(cupy, gpu_strategy, text, op, layout):
         truth = FORMULAS["leaky_relu"](_truth(problem, values, residual))
         unit = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}[dtype]
         error = np.abs(got.astype(np.float64) - truth)
-        sums = 2.0**-53 if dtype == "f64" else 2.0**-24
-        assert (error <= unit * np.abs(truth) + 200 * sums).all(), (dtype, error.max())
+        magnitude = _truth(problem, [abs(value) for value in values], abs(residual))
+        sums = oracle.bound(
+            magnitude, problem.terms + 2, "float64" if dtype == "f64" else "float32"
+        )
+        assert (error <= unit * np.abs(truth) + sums).all(), (dtype, error.max())
 
 
 @pytest.mark.parametrize("activation", FORMULAS)

@@ -16,7 +16,7 @@ import cyconv
 
 POLICIES = ("auto", "profile", "autotune")
 # Compiled once for all processors: a forced instruction set does not change them.
-SAME_ON_EVERY_ISA = ("direct", "im2col", "pointwise", "reference")
+SAME_ON_EVERY_ISA = ("direct", "fft", "im2col", "pointwise", "reference")
 OWN_VARIABLES = ("CYCONV_", "OMP_", "GOMP_", "OPENBLAS_", "MKL_", "MALLOC_")
 
 

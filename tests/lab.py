@@ -99,7 +99,7 @@ def ramp(*shape, start=0):
 
 def exact(got, right, lab):
     """Bit for bit where every order of a sum gives that; transforms round."""
-    near(got, right, lab.tolerance if lab.strategy == "winograd" else 0)
+    near(got, right, lab.tolerance if lab.strategy in oracle.TRANSFORMING else 0)
 
 
 def same(got, right, lab):

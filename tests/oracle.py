@@ -203,6 +203,10 @@ def terms(op, x_shape, w_shape, y_shape, *, layout="nchw", bias=False):
     return x_shape[0] * int(np.prod(y_shape[spatial]))
 
 
+# Strategies that round in transforms: their bound is relative to the largest sum of a call.
+TRANSFORMING = ("fft", "winograd")
+
+
 def gamma(count, unit):
     return count * unit / (1 - count * unit)
 
@@ -222,7 +226,7 @@ def high_bound(magnitude, count, dtype):
 
 def bound_by(strategy, magnitude, count, dtype):
     """The bound of a strategy; `direct_bound` is narrower still."""
-    return (high_bound if strategy == "winograd" else bound)(magnitude, count, dtype)
+    return (high_bound if strategy in TRANSFORMING else bound)(magnitude, count, dtype)
 
 
 def direct_bound(truth, magnitude, count, dtype):

@@ -45,12 +45,17 @@ def _winograd(case, op):
     return not tiled or set(case.stride) != {1} or dilated
 
 
+def _fft(case, op):
+    return set(case.kernel) == {1}
+
+
 def _nothing(case, op):
     return False
 
 
 REFUSES = {
     "direct": _nothing,
+    "fft": _fft,
     "implicit_gemm": _nothing,
     "im2col": _nothing,
     "reference": _nothing,

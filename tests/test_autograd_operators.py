@@ -101,15 +101,15 @@ CASES = {
         for mode in ("reflect", "replicate", "circular")
     },
     "conv, gelu": (
-        lambda x, w, b: autograd.convolve(x, w, b, activation="gelu"),
+        lambda x, w, b: cyconv.conv_forward(x, w, b, activation="gelu"),
         [leaf(2, 3, 6), leaf(4, 3, 3), leaf(4)],
     ),
     "conv, relu in place": (
-        lambda x, w, b: autograd.convolve(x, w, b, activation="relu"),
+        lambda x, w, b: cyconv.conv_forward(x, w, b, activation="relu"),
         [leaf(2, 3, 6), leaf(4, 3, 3), leaf(4)],
     ),
     "conv transposed, tanh in place": (
-        lambda x, w, b: autograd.convolve_transposed(x, w, b, activation="tanh", stride=2),
+        lambda x, w, b: cyconv.conv_transpose(x, w, b, activation="tanh", stride=2),
         [leaf(2, 4, 3), leaf(4, 3, 3), leaf(3)],
     ),
     "weight backward": (
@@ -192,7 +192,7 @@ def test_relu_passes_zero_where_it_is_flat():
         (lambda x: autograd.pad(x[:, :, :0], MARGINS, "reflect"), ValueError, "axis 2"),
         (lambda x: autograd.batch_norm(x, np.ones(2)), cyconv.ShapeError, "weight"),
         (lambda x: autograd.batch_norm(x[:1, :, 0, 0]), cyconv.ShapeError, "at least 2"),
-        (lambda x: autograd.convolve(x, x, activation="elu"), ValueError, "elu"),
+        (lambda x: cyconv.conv_forward(x, x, activation="elu"), ValueError, "elu"),
         (lambda x: cyconv.conv1d(Tensor(x), x), cyconv.ShapeError, "w must have 3 axes"),
         (lambda x: cyconv.conv2d(Tensor(x), x, out=x), TypeError, "out= is for arrays"),
     ],

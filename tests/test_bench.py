@@ -9,7 +9,7 @@ import numpy as np
 import oracle
 import pytest
 
-from cyconv import ConvProblem
+from cyconv import ConvProblem, strategies
 
 BENCH = Path(__file__).resolve().parents[1] / "bench"
 
@@ -105,6 +105,18 @@ def test_the_answers_agree_with_pytorch(tmp_path):
     if records[0]["peak_gflops"]:
         assert "6 cells" in run("roofline.py", output, "--output", tmp_path / "roofline.png")
     assert "6 ratios" in run("chart.py", output, "--output", tmp_path / "ratios.png")
+
+
+def test_the_map_shows_what_auto_takes(bench_path):
+    pytest.importorskip("matplotlib")
+    from map import COLOURS, SIZES, choices
+
+    assert set(COLOURS) == set(strategies()) - {"reference", "auto", "profile", "autotune"}
+    names = list(COLOURS)
+    taken = choices("fwd", "nchw", "f32", 3, depthwise=True)
+    assert names[taken[-1, -1]] == "depthwise"
+    assert names[taken[0, 0]] == "direct"
+    assert taken.shape[0] == len(SIZES)
 
 
 def test_a_failing_strategy_does_not_end_the_run(tmp_path):

@@ -1,8 +1,9 @@
 """No kernel touches memory that is not its own, or lets what it found in scratch reach a result.
 
-Operands, bias, result and scratch lie flush against inaccessible pages, at either end; operands are
-in read-only memory; scratch and results hold NaN before every call. The calls run in processes of
-their own, since a stray access kills the process; what it last began is part of the failure.
+Operands, bias, residual, result and scratch lie flush against inaccessible pages, at either end;
+operands are in read-only memory; scratch and results hold NaN before every call. The calls run in
+processes of their own, since a stray access kills the process; what it last began is part of the
+failure.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ COMPILED = ("direct", "im2col", "pointwise", "implicit_gemm", "depthwise", "wino
 # Those whose inner loops are the microkernels, so that the instruction set matters.
 OF_EVERY_ISA = tuple(name for name in COMPILED if name not in SAME_ON_EVERY_ISA)
 MAY_REFUSE = ("pointwise", "depthwise", "winograd")
-NOT_COMPILED = ("auto", "profile", "autotune", "reference")
+NOT_COMPILED = ("auto", "profile", "autotune", "fft", "reference")
 PARALLEL_MACS = 65536  # smaller problems run on one thread whatever is asked
 
 NAMED = """
@@ -106,7 +107,15 @@ def _truth(case, op, dtype):
     run = oracle.OPERATORS[op]
     truth = run(a, b, third, **case.arguments)
     magnitude = run(abs(a), abs(b), size if op == "fwd" else shape, **case.arguments)
+    if op == "fwd":
+        residual = _residual(case, dtype)
+        truth, magnitude = truth + residual, magnitude + abs(residual)
     return truth, magnitude
+
+
+def _residual(case, dtype, layout="nchw"):
+    first = np.random.default_rng(1).standard_normal(case.y_shape()).astype(dtype)
+    return np.ascontiguousarray(oracle.to_layout(first, layout))
 
 
 def _calls(case, forms):
@@ -126,6 +135,10 @@ def _calls(case, forms):
                 "out": guarded.empty(result, dtype, side),
                 **case.arguments,
             }
+            if op == "fwd":
+                # This slope leaves all values as they are.
+                keywords["activation"] = ("leaky_relu", 1.0)
+                keywords["residual"] = guarded.copy(_residual(case, dtype, layout), side)
             name = f"{case.name} {op} {dtype} {layout} {side} {form}"
             yield name, op, dtype, layout, arguments, keywords
 
@@ -154,7 +167,8 @@ def sweep(strategies, forms, journal):
                         assert strategy in MAY_REFUSE, label
                         continue
                     served[strategy] += 1
-                    limit = oracle.bound_by(strategy, magnitude, case.terms(op), dtype)
+                    terms = case.terms(op) + (op == "fwd")
+                    limit = oracle.bound_by(strategy, magnitude, terms, dtype)
                     oracle.assert_within(oracle.to_first(out, layout), truth, limit, label)
     assert all(served.values()), f"a strategy served nothing: {served}"
 

@@ -21,8 +21,8 @@ PACKAGE = Path(__file__).parents[1] / "src" / "cyconv"
 # package; "" is the package itself.
 FLOORS = (
     ("errors",),
-    ("devices",),
-    ("arguments", "operands", "problem", "settings", "workspace"),
+    ("arguments", "devices"),
+    ("operands", "problem", "settings", "workspace"),
     (
         "kernels._blas",
         "kernels._geometry",
@@ -53,11 +53,14 @@ FLOORS = (
         "kernels._winograd",
     ),
     ("kernels",),
-    ("algorithms.base", "costs", "isa"),
+    ("algorithms._fft_rounding", "algorithms._fft_views", "algorithms.base", "isa"),
+    ("algorithms._fft_tiles",),
+    ("costs",),
     ("algorithms._matrix",),
     (
         "algorithms.depthwise",
         "algorithms.direct",
+        "algorithms.fft",
         "algorithms.im2col",
         "algorithms.implicit_gemm",
         "algorithms.pointwise",
@@ -70,7 +73,7 @@ FLOORS = (
     ("tune",),
     ("gpu.module", "gpu.params"),
     ("gpu.base", "gpu.phases", "gpu.sums", "gpu.tiles"),
-    ("gpu.depthwise", "gpu.direct", "gpu.im2col", "gpu.implicit_gemm"),
+    ("gpu.activations", "gpu.depthwise", "gpu.direct", "gpu.im2col", "gpu.implicit_gemm"),
     ("gpu.strategies",),
     ("gpu.select",),
     ("gpu.tune",),
@@ -127,13 +130,20 @@ KERNEL_OF = {
         "kernels._slide",
     },
     "direct": {"kernels._direct"},
+    "fft": set(),
     "implicit_gemm": {"kernels._implicit_gemm"},
     "im2col": {"kernels._gemm"},
     "pointwise": {"kernels._gemm"},
     "reference": set(),
     "winograd": {"kernels._winograd"},
 }
-SHARED_BY_STRATEGIES = {"algorithms.base", "algorithms._matrix"}
+SHARED_BY_STRATEGIES = {
+    "algorithms.base",
+    "algorithms._fft_rounding",
+    "algorithms._fft_tiles",
+    "algorithms._fft_views",
+    "algorithms._matrix",
+}
 
 ENVIRONMENT = {"settings"}
 BLAS = {"kernels._blas", "kernels.blas_threads"}

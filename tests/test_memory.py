@@ -211,9 +211,12 @@ def _allocated(call):
 
 
 @pytest.mark.parametrize("op", ["fwd", "dx", "dw"])
-@pytest.mark.parametrize("name", ["auto", *(s for s in cyconv.strategies() if s != "reference")])
+@pytest.mark.parametrize(
+    "name", ["auto", *(s for s in cyconv.strategies() if s not in ("fft", "reference"))]
+)
 def test_a_repeated_call_with_out_allocates_nothing(op, name, layout):
-    """Workspaces are kept, and kernels write where they are told to; of a plan too.
+    """Workspaces are kept, and kernels write where they are told to; of a plan too. But ``fft`` and
+    ``reference`` leave memory to NumPy and SciPy.
 
     NumPy reports its arrays to tracemalloc: that a fresh result is seen shows that the test can
     fail.

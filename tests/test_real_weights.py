@@ -108,7 +108,7 @@ def exact(network):
 
     |y - exact| <= gamma_{K+1} * sum |x||w| in every component, the sum being the same convolution
     of absolute values; K counts the products of an output, and one more for a bias. The second
-    limit, for ``winograd``, is 64 u times the largest such sum.
+    limit, for ``fft`` and ``winograd``, is 64 u times the largest such sum.
     """
     truths = []
     for node, (x, w, *bias), _ in captured(network):
@@ -154,6 +154,7 @@ def test_by_every_strategy(network, strategy):
         serves = {
             "pointwise": set(inputs[1].shape[2:]) == {1} and not np.any(keywords["padding"]),
             "depthwise": max(_channels_of_a_group(inputs[1], keywords.get("groups", 1))) <= 32,
+            "fft": max(inputs[1].shape[2:]) > 1,
             "winograd": _has_tiles(inputs[1], keywords),
         }.get(strategy, True)
         with cyconv.config(strict=True):
@@ -163,7 +164,7 @@ def test_by_every_strategy(network, strategy):
                 continue
             y = call(*inputs, **node.attributes, strategy=strategy, threads=1)
         served += 1
-        limit = limits[strategy == "winograd"]
+        limit = limits[strategy in oracle.TRANSFORMING]
         oracle.assert_within(y, truth, limit, f"{node.name} by {strategy}")
     assert served
 

@@ -132,11 +132,10 @@ def test_b32_narrow_accumulators(any_strategy, layout):
         padding=1,
         **keywords,
     )
-    assert oracle.to_first(dw, layout)[0, 0].tolist() == [
-        [3968, 4032, 4032],
-        [4032, 4096, 4096],
-        [4032, 4096, 4096],
-    ]
+    dw = oracle.to_first(dw, layout)[0, 0]
+    # The corner's sum of 3969 lies in the middle of two halves: transforms may round it to either.
+    right = [[3970 if any_strategy == "fft" and dw[0, 0] == 3970 else 3968, 4032, 4032]]
+    assert dw.tolist() == [*right, [4032, 4096, 4096], [4032, 4096, 4096]]
 
 
 @pytest.mark.parametrize("threads_b32", [1, 2])
@@ -223,15 +222,11 @@ def test_b34_dilation_never_reads_outside(lab):
     keywords = lab.keywords(1, {"dilation": 2})
     right = np.arange(4, 256, 2)
     dx = np.convolve(np.ones(126), [1, 0, 1])
-    dw = [np.arange(1, 127).sum(), np.arange(3, 129).sum()]
+    dw = np.array([np.arange(1, 127).sum(), np.arange(3, 129).sum()])
     for _ in range(1000 // 40):
-        np.testing.assert_array_equal(cyconv.conv_forward(x, w, **keywords).ravel(), right)
-        np.testing.assert_array_equal(
-            cyconv.conv_data_backward(dy, w, x.shape, **keywords).ravel(), dx
-        )
-        np.testing.assert_array_equal(
-            cyconv.conv_weight_backward(x, dy, w.shape, **keywords).ravel(), dw
-        )
+        exact(cyconv.conv_forward(x, w, **keywords).ravel(), right, lab)
+        exact(cyconv.conv_data_backward(dy, w, x.shape, **keywords).ravel(), dx, lab)
+        exact(cyconv.conv_weight_backward(x, dy, w.shape, **keywords).ravel(), dw, lab)
 
 
 @pytest.mark.parametrize("channels", [336, 352])
@@ -275,7 +270,7 @@ def test_b38_strided_gradients(lab):
     assert dx.shape == (1, 1, 32, 32)
     assert not dx[..., -1, :].any()
     assert not dx[..., -1].any()
-    assert dx.sum() == 4900
+    exact(dx.sum(keepdims=True), np.full((1, 1, 1, 1), 4900.0), lab)
     for kernel, out in ((3, 16), (4, 16)):
         x, w = (
             random(32, 3, 32, 32, dtype=lab.dtype),
@@ -292,7 +287,7 @@ def test_b38_strided_gradients(lab):
             <= lab.tolerance * scale
         )
     dw = lab.dw(ramp(1, 1, 6, 6), np.ones((1, 1, 2, 2)), (1, 1, 3, 3), stride=2)
-    np.testing.assert_array_equal(dw[0, 0], [[28, 32, 36], [52, 56, 60], [76, 80, 84]])
+    exact(dw[0, 0], np.array([[28, 32, 36], [52, 56, 60], [76, 80, 84]]), lab)
 
 
 def test_b38_gradients_of_a_strided_pointwise_transposed(lab):
@@ -312,13 +307,12 @@ def test_b40_padding_above_the_kernel(lab):
 def test_b40_one_pixel_and_one_column(lab):
     x, w, dy = [[[[1]]], [[[3]]]], ramp(1, 1, 3, 3, start=1), ramp(2, 1, 2, 2)
     more = {"padding": 2, "stride": 2}
-    np.testing.assert_array_equal(
-        lab.dw(x, dy, w.shape, **more)[0, 0], [[24, 0, 20], [0, 0, 0], [16, 0, 12]]
-    )
-    np.testing.assert_array_equal(lab.dx(dy, w, (2, 1, 1, 1), **more).ravel(), [16, 96])
+    right = np.array([[24, 0, 20], [0, 0, 0], [16, 0, 12]])
+    exact(lab.dw(x, dy, w.shape, **more)[0, 0], right, lab)
+    exact(lab.dx(dy, w, (2, 1, 1, 1), **more).ravel(), np.array([16, 96]), lab)
     x, w, dy = np.ones((1, 2, 7, 1)), np.ones((3, 2, 2, 1)), np.ones((1, 3, 7, 1))
     more = {"padding": ((0, 1), (0, 0))}
     dw = lab.dw(x, dy, w.shape, **more)
-    np.testing.assert_array_equal(dw[..., 0], np.broadcast_to([7, 6], (3, 2, 2)))
+    exact(dw[..., 0], np.broadcast_to([7, 6], (3, 2, 2)), lab)
     dx = lab.dx(dy, w, x.shape, **more)
-    np.testing.assert_array_equal(dx[..., 0], np.broadcast_to([3, 6, 6, 6, 6, 6, 6], (1, 2, 7)))
+    exact(dx[..., 0], np.broadcast_to([3, 6, 6, 6, 6, 6, 6], (1, 2, 7)), lab)

@@ -20,7 +20,7 @@ import cyconv
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 RNG = np.random.default_rng(11)
-BITWISE = ("direct", "implicit_gemm", "depthwise", "winograd")
+BITWISE = ("direct", "fft", "implicit_gemm", "depthwise", "winograd")
 
 X, W = RNG.standard_normal((3, 12, 31, 29)), RNG.standard_normal((18, 12, 3, 3))
 DY = RNG.standard_normal((3, 18, 31, 29))

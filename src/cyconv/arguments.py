@@ -7,6 +7,7 @@ nothing wraps.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,26 @@ _LAYOUTS = {
     for ndim in (1, 2, 3)
 }
 _PADDINGS = ("valid", "same", "same_lower", "full")
+
+# Activations, and the default of the number that two of them take.
+ACTIVATIONS = {
+    "relu": None,
+    "relu6": None,
+    "leaky_relu": 0.01,
+    "hardsigmoid": 1 / 6,
+    "hardswish": None,
+    "sigmoid": None,
+    "silu": None,
+    "tanh": None,
+    "gelu": None,
+}
+
+
+class Activation(NamedTuple):
+    """An activation by name; `alpha` is the slope of leaky_relu below 0 and of hardsigmoid."""
+
+    name: str
+    alpha: float
 
 
 class Parameters(NamedTuple):
@@ -46,6 +67,31 @@ def parameters(
         integer("groups", groups, 1),
         layout_of(layout, ndim),
     )
+
+
+def activation_of(value: Any) -> Activation | None:
+    """Check an activation: a name, or (name, alpha)."""
+    if value is None:
+        return None
+    name, given = value if _is_pair(value) else (value, None)
+    if not isinstance(name, str):
+        raise TypeError(f"activation must be a name or a pair (name, alpha), not {value!r}")
+    if name not in ACTIVATIONS:
+        raise ValueError(f"activation {name!r} is unknown; it may be {', '.join(ACTIVATIONS)}")
+    alpha = ACTIVATIONS[name]
+    if given is None:
+        return Activation(name, alpha or 0.0)
+    if alpha is None:
+        raise ValueError(f"activation {name!r} takes no alpha, {given!r} was given")
+    if isinstance(given, bool | np.bool_) or not isinstance(given, int | float | np.number):
+        raise TypeError(f"alpha of activation {name!r} must be a number, not {given!r}")
+    if not isfinite(given):
+        raise ValueError(f"alpha of activation {name!r} must be finite, not {given!r}")
+    return Activation(name, float(given))
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2
 
 
 def integer(name: str, value: Any, minimum: int) -> int:

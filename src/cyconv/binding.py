@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from . import isa
 from .algorithms import DIRECT, Algorithm
 from .algorithms.base import Run, per_channel
+from .arguments import Activation
 from .kernels._geometry import Geometry
 from .operands import RESULT, Array, Strides, contiguous_strides
 from .problem import ConvProblem
@@ -39,28 +40,28 @@ class Bound(NamedTuple):
         """Name of the algorithm."""
         return self.algorithm.name
 
-    def run(self, x: Array, w: Array, y: Array, bias: Array | None) -> None:
+    def run(
+        self,
+        x: Array,
+        w: Array,
+        y: Array,
+        bias: Array | None,
+        residual: Array | None = None,
+        activation: Activation | None = None,
+    ) -> None:
         """Write the result into whichever of x, w and y the operator gives.
 
-        Operands are ready (`operands.is_ready`) and of the bound strides; the result is
-        C-contiguous and overlaps nothing.
+        Operands are ready (`operands.is_ready`) and of the bound strides; the result and the
+        residual are C-contiguous, and the result overlaps nothing.
         """
-        if self.empty:
-            self._fill(x, w, y, bias)
-            return
-        scratch = take(self.workspace_nbytes)
+        scratch = take(self.workspace_nbytes if self.algorithm.uses_scratch else 0)
         call = Run(
-            self.problem,
-            self.geometry,
-            x,
-            w,
-            y,
-            bias,
-            scratch,
-            self.limit,
-            self.threads,
-            self.flush,
-        )
+            self.problem, self.geometry, x, w, y, bias, residual, activation, scratch, self.limit,
+            self.threads, self.flush,
+        )  # fmt: skip
+        if self.empty:
+            self._fill(call)
+            return
         try:
             done = self.algorithm.run(call)
         finally:
@@ -68,10 +69,11 @@ class Bound(NamedTuple):
         if not done:
             DIRECT.run(call)
 
-    def _fill(self, x: Array, w: Array, y: Array, bias: Array | None) -> None:
+    def _fill(self, call: Run) -> None:
         """Give the sum over nothing: the bias, or zero."""
-        result = {"y": y, "x": x, "w": w}[RESULT[self.problem.op]]
-        result[...] = 0 if bias is None else per_channel(bias, self.problem)
+        result = {"y": call.y, "x": call.x, "w": call.w}[RESULT[self.problem.op]]
+        result[...] = 0 if call.bias is None else per_channel(call.bias, self.problem)
+        call.finish()
 
 
 def natural_strides(problem: ConvProblem) -> Strides:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .arguments import Activation
 from .binding import Bound, bind
 from .devices import check_places, entered, namespace
 from .errors import DTypeError, ShapeError
@@ -29,6 +30,7 @@ class _Call(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     batched: bool
+    activation: Activation | None
 
 
 _calls: dict[tuple[Any, ...], _Call] = {}
@@ -40,7 +42,7 @@ def clear() -> None:
 
 
 def _key(
-    kind: str, rank: int | None, a: Any, b: Any, bias: Any, extra: Any, raw: Raw
+    kind: str, rank: int | None, a: Any, b: Any, bias: Any, residual: Any, extra: Any, raw: Raw
 ) -> tuple[Any, ...] | None:
     """Return a key of the raw arguments, or None where they need a closer look.
 
@@ -51,7 +53,7 @@ def _key(
     types = tuple(map(type, raw))
     if list in types:
         raw = _hashable(raw)
-    if (tuple in types or list in types) and not _exact(raw):
+    if (tuple in types or list in types) and not (_exact(raw[:7]) and _exact_pair(raw[7])):
         return None
     if extra and not _exact(extra):
         extra = _hashable(extra)
@@ -64,9 +66,14 @@ def _key(
         if type(bias) is not np.ndarray or not bias.flags.carray:
             return None
         tail = (bias.shape, bias.dtype)
+    added = None
+    if residual is not None:
+        if type(residual) is not np.ndarray or not residual.flags.carray:
+            return None
+        added = (residual.shape, residual.dtype)
     return (
-        kind, rank, a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, tail, extra, raw,
-        types,
+        kind, rank, a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, tail, added,
+        extra, raw, types,
         get_config(),
     )  # fmt: skip
 
@@ -88,12 +95,20 @@ def _exact(values: tuple[Any, ...]) -> bool:
     return True
 
 
+def _exact_pair(activation: Any) -> bool:
+    """Whether an activation is a name, None, or exactly a name and a float."""
+    if type(activation) is tuple:
+        return tuple(map(type, activation)) == (str, float)
+    return type(activation) is str or activation is None
+
+
 def run(
     kind: str,
     rank: int | None,
     a: Any,
     b: Any,
     bias: Any,
+    residual: Any,
     extra: Any,
     raw: Raw,
     out: Any,
@@ -104,29 +119,31 @@ def run(
     An operand whose type has a method ``__cyconv_call__`` answers the call itself, with the
     arguments as they were given.
     """
-    key = _key(kind, rank, a, b, bias, extra, raw)
+    key = _key(kind, rank, a, b, bias, residual, extra, raw)
     if key is None:
-        for operand in (a, b, bias):
+        for operand in (a, b, bias, residual):
             answer = getattr(type(operand), "__cyconv_call__", None)
             if answer is not None:
-                return answer(kind, rank, a, b, bias, extra, raw, out)  # type: ignore[no-any-return]
+                return answer(kind, rank, a, b, bias, residual, extra, raw, out)  # type: ignore[no-any-return]
     else:
         try:
             call = _calls.get(key)
         except TypeError:  # an unhashable parameter
             key = call = None
         if call is not None and (
-            out is None or takes_result(out, call.shape, call.dtype, (a, b, bias))
+            out is None or takes_result(out, call.shape, call.dtype, (a, b, bias, residual))
         ):
-            return _repeat(call, a, b, bias, out)
+            return _repeat(call, a, b, bias, residual, out)
     checked = check()
     result = _finish(checked, out)
     if key is not None:
-        _remember(key, checked, bias, result)
+        _remember(key, checked, (bias, residual), result)
     return result
 
 
-def _repeat(call: _Call, a: Array, b: Array, bias: Array | None, out: Array | None) -> Array:
+def _repeat(
+    call: _Call, a: Array, b: Array, bias: Array | None, residual: Array | None, out: Array | None
+) -> Array:
     result = np.empty(call.shape, call.dtype) if out is None else out
     view = result
     op = call.bound.problem.op
@@ -137,18 +154,20 @@ def _repeat(call: _Call, a: Array, b: Array, bias: Array | None, out: Array | No
         else:
             view = result[np.newaxis]
     if op == "fwd":
-        call.bound.run(a, b, view, bias)
+        call.bound.run(a, b, view, bias, residual, call.activation)
     elif op == "dx":
-        call.bound.run(view, b, a, bias)
+        call.bound.run(view, b, a, bias, residual, call.activation)
     else:
         call.bound.run(a, view, b, None)
     return result
 
 
-def _remember(key: tuple[Any, ...], checked: Request, bias: Any, result: Array) -> None:
+def _remember(
+    key: tuple[Any, ...], checked: Request, added: tuple[Any, Any], result: Array
+) -> None:
     """Keep a call that needs no copies and no measuring."""
     problem = checked.problem
-    inputs = [a for a in (checked.x, checked.w, checked.y, bias) if a is not None]
+    inputs = [a for a in (checked.x, checked.w, checked.y, *added) if a is not None]
     if checked.settings.strategy == "profile" or problem.dtype not in ("f32", "f64"):
         return
     if not all(is_ready(array, problem.compute_dtype) for array in inputs):
@@ -160,7 +179,7 @@ def _remember(key: tuple[Any, ...], checked: Request, bias: Any, result: Array) 
     bound = bind(problem, checked.settings, strides)
     if len(_calls) >= _MOST_CALLS:
         _calls.clear()
-    _calls[key] = _Call(bound, result.shape, result.dtype, checked.batched)
+    _calls[key] = _Call(bound, result.shape, result.dtype, checked.batched, checked.activation)
 
 
 def _view(checked: Request, result: Array) -> Array:
@@ -171,7 +190,7 @@ def _view(checked: Request, result: Array) -> Array:
 def _operands(checked: Request, result: Array) -> Operands:
     """Put the result into its place among the operands."""
     x, w, y = (result if a is None else a for a in (checked.x, checked.w, checked.y))
-    return Operands(x, w, y, checked.bias)
+    return Operands(x, w, y, checked.bias, checked.residual, checked.activation)
 
 
 def _finish(checked: Request, out: Any) -> Array:
@@ -179,7 +198,8 @@ def _finish(checked: Request, out: Any) -> Array:
     problem = checked.problem
     whole = checked.batched or problem.op == "dw"
     shape = problem.result_shape if whole else problem.result_shape[1:]
-    inputs = [a for a in (checked.x, checked.w, checked.y, checked.bias) if a is not None]
+    operands = (checked.x, checked.w, checked.y, checked.bias, checked.residual)
+    inputs = [a for a in operands if a is not None]
     with entered(inputs[0]) as xp:
         if out is None:
             result = xp.empty(shape, checked.dtype)

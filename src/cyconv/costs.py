@@ -11,23 +11,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil, prod
 
+from .algorithms._fft_tiles import plan, sizes_of
 from .kernels import _ukernels
 from .problem import ConvProblem
 
 _CYCLES = 3e9
 # Share of the peak that each algorithm's product reaches when nothing is in its way.
-_GEMM_SHARE = 0.78
+_GEMM_SHARE = 0.82
 _DEPTHWISE_SHARE = 0.45
 _BLAS_SHARE = 0.8
 # A panel of one vector has too few sums to hide the latency of an addition.
 _ONE_VECTOR_PENALTY = 2.5
-# A matrix product of few rows or columns leaves BLAS's own tiles half empty.
+# A matrix product of few rows or columns leaves BLAS's own tiles half empty; one of few terms, or of
+# few columns, is over before its packing has paid.
 _THIN = 32
 _THIN_PENALTY = 1.6
+_SHALLOW = 64
+_SHALLOW_PENALTY = 1.2
 # A tile of columns at a time is a smaller product.
 _TILED_PENALTY = 1.1
 # Weight gradients also pack dy, and add up the sums of blocks.
-_GRADIENT_PENALTY = 1.2
+_GRADIENT_PENALTY = 1.1
 _FEW = 8
 # Seconds for each element that is moved: streamed through a cache, transposed in small blocks,
 # gathered with a stride, copied into columns and read back by BLAS.
@@ -36,12 +40,15 @@ _TRANSPOSED = 0.5e-9
 _GATHERED = 1.0e-9
 _COLUMN = 0.7e-9
 # Seconds for each weight that is packed ahead of the product, or unpacked after it.
-_PACKED = {"fwd": 0.7e-9, "dx": 1.5e-9, "dw": 1.2e-9}
+_PACKED = {"fwd": 0.7e-9, "dx": 1.5e-9, "dw": 0.8e-9}
 # Seconds for finding the pixels of a tile, whatever its channels.
 _TILE = 0.3e-6
-# Seconds for each point of a filter that is transformed, and for each tap that is gathered for it.
+# Seconds for each point of a filter that is transformed, and for each tap that is gathered for it,
+# or scattered from it.
 _FILTER_POINT = 0.1e-9
-_FILTER_TAP = 0.5e-9
+_FILTER_TAP = {"fwd": 0.5e-9, "dx": 0.5e-9, "dw": 1.5e-9}
+# Tiles of transforms are judged by this workspace, whatever a call has.
+_UNLIMITED = 2**26
 # Scalar loops.
 _DIRECT_MACS = 1.0e9
 _REFERENCE_MACS = 0.2e9
@@ -95,10 +102,11 @@ def _columns(problem: ConvProblem) -> float:
 
 def _pointwise(problem: ConvProblem) -> float:
     product = problem.macs / (_BLAS_SHARE * _peak(problem))
-    if min(problem.c_in, problem.c_out) < _THIN * problem.groups and (
-        problem.layout == "nchw" or problem.op == "dw"
-    ):
+    fewest = min(problem.c_in, problem.c_out) // problem.groups
+    if fewest < _THIN and (problem.layout == "nchw" or problem.op == "dw"):
         product *= _THIN_PENALTY
+    elif fewest <= _SHALLOW:
+        product *= _SHALLOW_PENALTY
     moved = _moved(problem) * _STREAMED + problem.elements["w"] * _PACKED[problem.op] / 2
     if max(problem.stride) == 1:
         return product + moved
@@ -134,7 +142,7 @@ def _winograd_tiles(problem: ConvProblem, outputs: int) -> float:
     lanes, depth = (co, ci) if problem.op == "fwd" else (ci, co)
     products = points * tiles * slices * depth * ceil(lanes / vector) * vector
     transformed = points * tiles * (slices * ceil(ci / vector) + ceil(co / vector)) * vector
-    filters = slices * ci * co * (points * _FILTER_POINT + 9 * _FILTER_TAP)
+    filters = slices * ci * co * (points * _FILTER_POINT + 9 * _FILTER_TAP[problem.op])
     return (
         problem.groups
         * (
@@ -153,6 +161,7 @@ _ESTIMATES: dict[str, Callable[[ConvProblem], float]] = {
     "implicit_gemm": _implicit_gemm,
     "im2col": _im2col,
     "winograd": _winograd,
+    "fft": lambda problem: plan(sizes_of(problem), _UNLIMITED).seconds,
     "direct": lambda problem: problem.macs / _DIRECT_MACS,
     "reference": lambda problem: problem.macs / _REFERENCE_MACS,
 }

@@ -9,6 +9,7 @@ import numpy as np
 from . import tune
 from .binding import bind
 from .devices import namespace, on_gpu
+from .kernels._run import finish_array
 from .operands import RESULT, Array, Operands, is_ready
 from .problem import ConvProblem
 from .settings import Config
@@ -47,8 +48,11 @@ def run_ready(problem: ConvProblem, settings: Config, operands: Operands) -> Non
         gpu.run(problem, settings, operands)
         return
     if settings.strategy == "profile" and problem.macs and not settings.reproducible:
-        settings, done = tune.choose(problem, settings, operands)
+        bare = operands._replace(residual=None, activation=None)
+        settings, done = tune.choose(problem, settings, bare)
         if done:
+            result = operands.result(problem.op)
+            finish_array(result, operands.activation, operands.residual, settings.threads or 1)
             return
     if settings.strategy == "profile":
         settings = settings._replace(strategy="auto")
@@ -59,12 +63,22 @@ def run_ready(problem: ConvProblem, settings: Config, operands: Operands) -> Non
 def _copies(problem: ConvProblem, operands: Operands) -> dict[str, int]:
     """Bytes of the copy that each operand needs, the result's included."""
     dtype = _kernel_dtype(problem, operands)
-    result = RESULT[problem.op]
+    compact = (RESULT[problem.op], "residual")
     return {
         role: array.size * dtype.itemsize
-        for role, array in (("x", operands.x), ("w", operands.w), ("y", operands.y))
-        if not is_ready(array, dtype) or (role == result and not array.flags.c_contiguous)
+        for role, array in _arrays(operands)
+        if not is_ready(array, dtype) or (role in compact and not array.flags.c_contiguous)
     }
+
+
+def _arrays(operands: Operands) -> list[tuple[str, Array]]:
+    """List the arrays that a kernel may not be able to use where they lie, by role."""
+    given = (operands.x, operands.w, operands.y, operands.residual)
+    return [
+        (role, array)
+        for role, array in zip(("x", "w", "y", "residual"), given, strict=True)
+        if array is not None
+    ]
 
 
 def _kernel_dtype(problem: ConvProblem, operands: Operands) -> np.dtype[Any]:
@@ -88,7 +102,8 @@ def _to_shrink(problem: ConvProblem, copies: dict[str, int], limit: int) -> str:
     if problem.op == "dw" and 2 * weights > limit // 2:
         return "w"
     sizes = copies or problem.elements
-    return max(sizes, key=lambda role: sizes[role])
+    largest = max(sizes, key=lambda role: sizes[role])
+    return RESULT[problem.op] if largest == "residual" else largest
 
 
 def _execute_copied(
@@ -99,10 +114,10 @@ def _execute_copied(
     xp = namespace(operands.x)
     ready = {
         role: xp.empty(array.shape, dtype) if role == result else xp.array(array, dtype, order="C")
-        for role, array in (("x", operands.x), ("w", operands.w), ("y", operands.y))
+        for role, array in _arrays(operands)
         if role in copies
     }
-    run_ready(problem, settings, operands._replace(**ready))
+    run_ready(problem, settings, operands.with_arrays(ready))
     if result in ready:
         with np.errstate(all="ignore"):
             operands.result(problem.op)[...] = ready[result]

@@ -283,9 +283,10 @@ def _operand(value: Any) -> Any:
 def _checked(operator: str, operands: tuple[Any, ...], keywords: dict[str, Any]) -> Request:
     sizes = (keywords.pop("output_padding", 0), keywords.pop("output_size", None))
     bias = _operand(keywords.pop("bias", None))
+    residual = _operand(keywords.pop("residual", None))
     defaults: dict[str, Any] = {
         "stride": 1, "padding": 0, "dilation": 1, "groups": 1, "layout": "channels_first",
-        "strategy": None, "threads": None,
+        "strategy": None, "threads": None, "activation": None,
     }  # fmt: skip
     for name in keywords:
         if name not in defaults:
@@ -296,8 +297,8 @@ def _checked(operator: str, operands: tuple[Any, ...], keywords: dict[str, Any])
         if len(operands) == 3 and bias is None:
             bias = _operand(operands[2])
         if operator == "forward":
-            return request.forward(first, second, bias, None, raw)
-        return request.transposed(first, second, bias, *sizes, None, raw)
+            return request.forward(first, second, bias, None, raw, residual)
+        return request.transposed(first, second, bias, *sizes, None, raw, residual)
     if len(operands) != 3:
         needed = "input_shape" if operator == "data_backward" else "weight_shape"
         raise TypeError(f"explain() of {operator} needs {needed} as third argument")

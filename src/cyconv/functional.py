@@ -13,19 +13,28 @@ from .errors import ShapeError
 from .operands import Array, as_array, is_ready, result_dtype
 
 
-def _forward(rank: int | None, x: Any, w: Any, bias: Any, raw: request.Raw, out: Any) -> Array:
+def _forward(
+    rank: int | None, x: Any, w: Any, bias: Any, residual: Any, raw: request.Raw, out: Any
+) -> Array:
     return run(
-        "forward", rank, x, w, bias, (), raw, out,
-        lambda: request.forward(x, w, bias, rank, raw),
+        "forward", rank, x, w, bias, residual, (), raw, out,
+        lambda: request.forward(x, w, bias, rank, raw, residual),
     )  # fmt: skip
 
 
 def _transposed(
-    rank: int | None, x: Any, w: Any, bias: Any, sizes: tuple[Any, Any], raw: request.Raw, out: Any
+    rank: int | None,
+    x: Any,
+    w: Any,
+    bias: Any,
+    residual: Any,
+    sizes: tuple[Any, Any],
+    raw: request.Raw,
+    out: Any,
 ) -> Array:
     return run(
-        "transposed", rank, x, w, bias, sizes, raw, out,
-        lambda: request.transposed(x, w, bias, *sizes, rank, raw),
+        "transposed", rank, x, w, bias, residual, sizes, raw, out,
+        lambda: request.transposed(x, w, bias, *sizes, rank, raw, residual),
     )  # fmt: skip
 
 
@@ -40,6 +49,8 @@ def conv_forward(
     groups: int = 1,
     layout: str = "channels_first",
     strategy: str | None = None,
+    activation: str | tuple[str, float] | None = None,
+    residual: Any = None,
     out: Array | None = None,
     threads: int | None = None,
 ) -> Array:
@@ -74,6 +85,12 @@ def conv_forward(
         ``"channels_last"`` (``"NWC"``, ``"NHWC"``, ``"NDHWC"``). Never guessed from strides.
     strategy : str, optional
         ``"auto"``, ``"profile"`` or a strategy's name; see :doc:`/strategies`.
+    activation : str or (str, float), optional
+        Applied to each element last, while the result is in the cache: ``"relu"``, ``"relu6"``,
+        ``"leaky_relu"``, ``"hardsigmoid"``, ``"hardswish"``, ``"sigmoid"``, ``"silu"``, ``"tanh"``
+        or ``"gelu"``; the slope as in ``("leaky_relu", 0.1)``. See :ref:`epilogue`.
+    residual : array_like, of the result's shape, optional
+        Added before the activation: the result is ``activation(conv + bias + residual)``.
     out : numpy.ndarray, optional
         Where to put the result, of exactly its shape and dtype; may overlap an operand.
     threads : int, optional
@@ -83,8 +100,8 @@ def conv_forward(
     -------
     numpy.ndarray, shape (N, C_out, *out)
         ``out = (n + before + after - K) // stride + 1`` per axis. The dtype is NumPy's
-        ``result_type`` of x, w and bias: float32 and float64 are computed natively; float16 and
-        bfloat16 are summed in float32 and rounded once.
+        ``result_type`` of x, w, bias and residual: float32 and float64 are computed natively;
+        float16 and bfloat16 are summed in float32 and rounded once.
 
     Raises
     ------
@@ -120,8 +137,8 @@ def conv_forward(
     array([[[[45., 54.],
              [81., 90.]]]])
     """
-    raw = (stride, padding, dilation, groups, layout, strategy, threads)
-    return _forward(None, x, w, bias, raw, out)
+    raw = (stride, padding, dilation, groups, layout, strategy, threads, activation)
+    return _forward(None, x, w, bias, residual, raw, out)
 
 
 def conv_data_backward(
@@ -178,9 +195,9 @@ def conv_data_backward(
     >>> cyconv.conv_data_backward(dy, np.array([[[1.0, 2.0, 3.0]]]), (1, 1, 6), stride=2)
     array([[[1., 2., 4., 2., 3., 0.]]])
     """
-    raw = (stride, padding, dilation, groups, layout, strategy, threads)
+    raw = (stride, padding, dilation, groups, layout, strategy, threads, None)
     return run(
-        "data_backward", None, dy, w, None, (input_shape,), raw, out,
+        "data_backward", None, dy, w, None, None, (input_shape,), raw, out,
         lambda: request.data_backward(dy, w, input_shape, None, raw),
     )  # fmt: skip
 
@@ -240,9 +257,9 @@ def conv_weight_backward(
              [52., 56., 60.],
              [76., 80., 84.]]]])
     """
-    raw = (stride, padding, dilation, groups, layout, strategy, threads)
+    raw = (stride, padding, dilation, groups, layout, strategy, threads, None)
     return run(
-        "weight_backward", None, x, dy, None, (weight_shape,), raw, out,
+        "weight_backward", None, x, dy, None, None, (weight_shape,), raw, out,
         lambda: request.weight_backward(x, dy, weight_shape, None, raw),
     )  # fmt: skip
 
@@ -274,8 +291,8 @@ def bias_backward(dy: Any, *, layout: str = "channels_first") -> Array:
     array([32., 32., 32.], dtype=float32)
     """
     if hasattr(type(dy), "__cyconv_call__"):
-        raw = (1, 0, 1, 1, layout, None, None)
-        return type(dy).__cyconv_call__("bias_backward", None, dy, None, None, (), raw, None)  # type: ignore[no-any-return]
+        raw = (1, 0, 1, 1, layout, None, None, None)
+        return type(dy).__cyconv_call__("bias_backward", None, dy, None, None, None, (), raw, None)  # type: ignore[no-any-return]
     dy = as_array("dy", dy)
     dtype = result_dtype(dy=dy)
     if not 3 <= dy.ndim <= 5:
@@ -305,6 +322,8 @@ def conv_transpose(
     groups: int = 1,
     layout: str = "channels_first",
     strategy: str | None = None,
+    activation: str | tuple[str, float] | None = None,
+    residual: Any = None,
     out: Array | None = None,
     threads: int | None = None,
 ) -> Array:
@@ -325,7 +344,7 @@ def conv_transpose(
         More cells at the end of each axis, less than the larger of stride and dilation.
     output_size : int or sequence of int, optional
         The result's spatial size instead of `output_padding`.
-    groups, layout, strategy, out, threads
+    groups, layout, strategy, activation, residual, out, threads
         As in `conv_forward`; strategy settings are those of data backward.
 
     Returns
@@ -352,8 +371,8 @@ def conv_transpose(
     >>> cyconv.conv_transpose(x, w, stride=2, padding=1, output_padding=1)
     array([[[2., 4., 2., 3.]]])
     """
-    raw = (stride, padding, dilation, groups, layout, strategy, threads)
-    return _transposed(None, x, w, bias, (output_padding, output_size), raw, out)
+    raw = (stride, padding, dilation, groups, layout, strategy, threads, activation)
+    return _transposed(None, x, w, bias, residual, (output_padding, output_size), raw, out)
 
 
 def conv1d(
@@ -367,6 +386,8 @@ def conv1d(
     groups: int = 1,
     layout: str = "NCW",
     strategy: str | None = None,
+    activation: str | tuple[str, float] | None = None,
+    residual: Any = None,
     out: Array | None = None,
     threads: int | None = None,
 ) -> Array:
@@ -377,7 +398,7 @@ def conv1d(
     x : array_like, shape (N, C_in, W), or without N
     w : array_like, shape (C_out, C_in / groups, k)
     bias : array_like, shape (C_out,), optional
-    stride, padding, dilation, groups, layout, strategy, out, threads
+    stride, padding, dilation, groups, layout, strategy, activation, residual, out, threads
         As in `conv_forward`.
 
     Returns
@@ -389,8 +410,8 @@ def conv1d(
     ShapeError
         If `w` does not have 3 axes; and all that `conv_forward` raises.
     """
-    raw = (stride, padding, dilation, groups, layout, strategy, threads)
-    return _forward(1, x, w, bias, raw, out)
+    raw = (stride, padding, dilation, groups, layout, strategy, threads, activation)
+    return _forward(1, x, w, bias, residual, raw, out)
 
 
 def conv2d(
@@ -404,6 +425,8 @@ def conv2d(
     groups: int = 1,
     layout: str = "NCHW",
     strategy: str | None = None,
+    activation: str | tuple[str, float] | None = None,
+    residual: Any = None,
     out: Array | None = None,
     threads: int | None = None,
 ) -> Array:
@@ -414,7 +437,7 @@ def conv2d(
     x : array_like, shape (N, C_in, H, W), or without N
     w : array_like, shape (C_out, C_in / groups, kh, kw)
     bias : array_like, shape (C_out,), optional
-    stride, padding, dilation, groups, layout, strategy, out, threads
+    stride, padding, dilation, groups, layout, strategy, activation, residual, out, threads
         As in `conv_forward`.
 
     Returns
@@ -426,8 +449,8 @@ def conv2d(
     ShapeError
         If `w` does not have 4 axes; and all that `conv_forward` raises.
     """
-    raw = (stride, padding, dilation, groups, layout, strategy, threads)
-    return _forward(2, x, w, bias, raw, out)
+    raw = (stride, padding, dilation, groups, layout, strategy, threads, activation)
+    return _forward(2, x, w, bias, residual, raw, out)
 
 
 def conv3d(
@@ -441,6 +464,8 @@ def conv3d(
     groups: int = 1,
     layout: str = "NCDHW",
     strategy: str | None = None,
+    activation: str | tuple[str, float] | None = None,
+    residual: Any = None,
     out: Array | None = None,
     threads: int | None = None,
 ) -> Array:
@@ -451,7 +476,7 @@ def conv3d(
     x : array_like, shape (N, C_in, D, H, W), or without N
     w : array_like, shape (C_out, C_in / groups, kd, kh, kw)
     bias : array_like, shape (C_out,), optional
-    stride, padding, dilation, groups, layout, strategy, out, threads
+    stride, padding, dilation, groups, layout, strategy, activation, residual, out, threads
         As in `conv_forward`.
 
     Returns
@@ -463,8 +488,8 @@ def conv3d(
     ShapeError
         If `w` does not have 5 axes; and all that `conv_forward` raises.
     """
-    raw = (stride, padding, dilation, groups, layout, strategy, threads)
-    return _forward(3, x, w, bias, raw, out)
+    raw = (stride, padding, dilation, groups, layout, strategy, threads, activation)
+    return _forward(3, x, w, bias, residual, raw, out)
 
 
 def conv_transpose1d(
@@ -480,6 +505,8 @@ def conv_transpose1d(
     groups: int = 1,
     layout: str = "NCW",
     strategy: str | None = None,
+    activation: str | tuple[str, float] | None = None,
+    residual: Any = None,
     out: Array | None = None,
     threads: int | None = None,
 ) -> Array:
@@ -490,8 +517,10 @@ def conv_transpose1d(
     x : array_like, shape (N, C_in, W), or without N
     w : array_like, shape (C_in, C_out / groups, k)
     bias : array_like, shape (C_out,), optional
-    stride, padding, output_padding, output_size, dilation, groups, layout, strategy, out, threads
+    stride, padding, output_padding, output_size, dilation, groups, layout, strategy
         As in `conv_transpose`.
+    activation, residual, out, threads
+        As in `conv_forward`.
 
     Returns
     -------
@@ -502,8 +531,8 @@ def conv_transpose1d(
     ShapeError
         If `w` does not have 3 axes; and all that `conv_transpose` raises.
     """
-    raw = (stride, padding, dilation, groups, layout, strategy, threads)
-    return _transposed(1, x, w, bias, (output_padding, output_size), raw, out)
+    raw = (stride, padding, dilation, groups, layout, strategy, threads, activation)
+    return _transposed(1, x, w, bias, residual, (output_padding, output_size), raw, out)
 
 
 def conv_transpose2d(
@@ -519,6 +548,8 @@ def conv_transpose2d(
     groups: int = 1,
     layout: str = "NCHW",
     strategy: str | None = None,
+    activation: str | tuple[str, float] | None = None,
+    residual: Any = None,
     out: Array | None = None,
     threads: int | None = None,
 ) -> Array:
@@ -529,8 +560,10 @@ def conv_transpose2d(
     x : array_like, shape (N, C_in, H, W), or without N
     w : array_like, shape (C_in, C_out / groups, kh, kw)
     bias : array_like, shape (C_out,), optional
-    stride, padding, output_padding, output_size, dilation, groups, layout, strategy, out, threads
+    stride, padding, output_padding, output_size, dilation, groups, layout, strategy
         As in `conv_transpose`.
+    activation, residual, out, threads
+        As in `conv_forward`.
 
     Returns
     -------
@@ -541,8 +574,8 @@ def conv_transpose2d(
     ShapeError
         If `w` does not have 4 axes; and all that `conv_transpose` raises.
     """
-    raw = (stride, padding, dilation, groups, layout, strategy, threads)
-    return _transposed(2, x, w, bias, (output_padding, output_size), raw, out)
+    raw = (stride, padding, dilation, groups, layout, strategy, threads, activation)
+    return _transposed(2, x, w, bias, residual, (output_padding, output_size), raw, out)
 
 
 def conv_transpose3d(
@@ -558,6 +591,8 @@ def conv_transpose3d(
     groups: int = 1,
     layout: str = "NCDHW",
     strategy: str | None = None,
+    activation: str | tuple[str, float] | None = None,
+    residual: Any = None,
     out: Array | None = None,
     threads: int | None = None,
 ) -> Array:
@@ -568,8 +603,10 @@ def conv_transpose3d(
     x : array_like, shape (N, C_in, D, H, W), or without N
     w : array_like, shape (C_in, C_out / groups, kd, kh, kw)
     bias : array_like, shape (C_out,), optional
-    stride, padding, output_padding, output_size, dilation, groups, layout, strategy, out, threads
+    stride, padding, output_padding, output_size, dilation, groups, layout, strategy
         As in `conv_transpose`.
+    activation, residual, out, threads
+        As in `conv_forward`.
 
     Returns
     -------
@@ -580,5 +617,5 @@ def conv_transpose3d(
     ShapeError
         If `w` does not have 5 axes; and all that `conv_transpose` raises.
     """
-    raw = (stride, padding, dilation, groups, layout, strategy, threads)
-    return _transposed(3, x, w, bias, (output_padding, output_size), raw, out)
+    raw = (stride, padding, dilation, groups, layout, strategy, threads, activation)
+    return _transposed(3, x, w, bias, residual, (output_padding, output_size), raw, out)

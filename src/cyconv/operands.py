@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .arguments import Activation
 from .devices import namespace, on_gpu
 from .errors import DTypeError
 
@@ -112,12 +113,14 @@ def contiguous_strides(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
 
 
 class Operands(NamedTuple):
-    """The arrays of one call; the result is among x, w and y."""
+    """The arrays of one call, of which x, w or y is the result, and what is done to that last."""
 
     x: Array
     w: Array
     y: Array
     bias: Array | None
+    residual: Array | None = None
+    activation: Activation | None = None
 
     def result(self, op: str) -> Array:
         """Return the array that the operator writes."""
@@ -125,7 +128,11 @@ class Operands(NamedTuple):
 
     def with_result(self, op: str, array: Array) -> Operands:
         """Put another array in the result's place."""
-        return self._replace(**{RESULT[op]: array})
+        return self.with_arrays({RESULT[op]: array})
+
+    def with_arrays(self, arrays: dict[str, Array]) -> Operands:
+        """Put other arrays in the places of these names."""
+        return self._replace(**arrays)  # type: ignore[arg-type]
 
     def strides(self, layout: str) -> Strides:
         """Element strides of x, w and y."""

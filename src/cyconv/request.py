@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import arguments
+from .arguments import Activation
 from .devices import check_places, on_gpu
 from .errors import ShapeError
 from .operands import NAMES, Array, as_array, result_dtype
 from .problem import ConvProblem
 from .settings import Config, check_strategy, check_threads, resolve
 
-# stride, padding, dilation, groups, layout, strategy, threads: as the caller gave them.
-Raw = tuple[Any, Any, Any, Any, Any, Any, Any]
+# stride, padding, dilation, groups, layout, strategy, threads, activation: as the caller gave them.
+Raw = tuple[Any, Any, Any, Any, Any, Any, Any, Any]
 
 
 class Request(NamedTuple):
@@ -35,6 +36,8 @@ class Request(NamedTuple):
     bias: Array | None
     dtype: np.dtype[Any]
     batched: bool
+    residual: Array | None = None
+    activation: Activation | None = None
 
 
 def _spatial(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
@@ -95,6 +98,15 @@ def _match(name: str, array: Array, expected: tuple[int, ...], why: str) -> None
         raise ShapeError(f"{name} has shape {array.shape}, should be {expected}: {why}")
 
 
+def _check_residual(residual: Array | None, problem: ConvProblem, batched: bool) -> Array | None:
+    """Return the residual with a batch axis; it must be as the result is."""
+    if residual is None:
+        return None
+    shape = problem.result_shape if batched else problem.result_shape[1:]
+    _match("residual", residual, shape, "the shape of the result")
+    return residual if batched else residual[np.newaxis]
+
+
 def _settings(op: str, strategy: Any, threads: Any, operand: Array) -> Config:
     return resolve(
         op,
@@ -104,9 +116,9 @@ def _settings(op: str, strategy: Any, threads: Any, operand: Array) -> Config:
     )
 
 
-def forward(x: Any, w: Any, bias: Any, rank: int | None, raw: Raw) -> Request:
+def forward(x: Any, w: Any, bias: Any, rank: int | None, raw: Raw, residual: Any = None) -> Request:
     """Check a forward call."""
-    check_places(x=x, w=w, bias=bias)
+    check_places(x=x, w=w, bias=bias, residual=residual)
     x, w = as_array("x", x), as_array("w", w)
     ndim = spatial_axes("w", w.shape, rank)
     params = arguments.parameters(ndim, *raw[:5])
@@ -121,15 +133,19 @@ def forward(x: Any, w: Any, bias: Any, rank: int | None, raw: Raw) -> Request:
             f"channels, not {c_in} (shape {x.shape}, layout {raw[4]})"
         )
     bias = _check_bias(bias, c_out)
-    dtype = result_dtype(x=x, w=w, bias=bias)
+    residual = None if residual is None else as_array("residual", residual)
+    activation = arguments.activation_of(raw[7])
+    dtype = result_dtype(x=x, w=w, bias=bias, residual=residual)
     in_size, kernel = _spatial(x.shape, layout), _spatial(w.shape, layout)
     problem = ConvProblem(
         "fwd", x.shape[0], c_in, c_out, params.groups, in_size, kernel, params.stride,
         arguments.resolve_padding(params, in_size, kernel), params.dilation,
         bias is not None, layout, NAMES[dtype.name],
     )  # fmt: skip
-    settings = _settings("fwd", *raw[5:], x)
-    return Request(problem, settings, x, w, None, _compute_bias(bias, problem), dtype, batched)
+    return Request(
+        problem, _settings("fwd", *raw[5:7], x), x, w, None, _compute_bias(bias, problem), dtype,
+        batched, _check_residual(residual, problem, batched), activation,
+    )  # fmt: skip
 
 
 def data_backward(dy: Any, w: Any, input_shape: Any, rank: int | None, raw: Raw) -> Request:
@@ -158,7 +174,7 @@ def data_backward(dy: Any, w: Any, input_shape: Any, rank: int | None, raw: Raw)
         False, layout, NAMES[dtype.name],
     )  # fmt: skip
     _match("dy", dy, problem.y_shape, f"the output of an input of shape {shape}")
-    return Request(problem, _settings("dx", *raw[5:], dy), None, w, dy, None, dtype, batched)
+    return Request(problem, _settings("dx", *raw[5:7], dy), None, w, dy, None, dtype, batched)
 
 
 def weight_backward(x: Any, dy: Any, weight_shape: Any, rank: int | None, raw: Raw) -> Request:
@@ -193,7 +209,7 @@ def weight_backward(x: Any, dy: Any, weight_shape: Any, rank: int | None, raw: R
         False, layout, NAMES[dtype.name],
     )  # fmt: skip
     _match("dy", dy, problem.y_shape, f"the output for weight_shape {shape}")
-    return Request(problem, _settings("dw", *raw[5:], x), x, None, dy, None, dtype, batched)
+    return Request(problem, _settings("dw", *raw[5:7], x), x, None, dy, None, dtype, batched)
 
 
 def transposed(
@@ -204,9 +220,10 @@ def transposed(
     output_size: Any,
     rank: int | None,
     raw: Raw,
+    residual: Any = None,
 ) -> Request:
     """Check a transposed call: data backward, whose dy is x."""
-    check_places(x=x, w=w, bias=bias)
+    check_places(x=x, w=w, bias=bias, residual=residual)
     x, w = as_array("x", x), as_array("w", w)
     ndim = spatial_axes("w", w.shape, rank)
     params = arguments.parameters(ndim, *raw[:5])
@@ -221,7 +238,9 @@ def transposed(
             f"{x.shape} has {channels}"
         )
     bias = _check_bias(bias, result_channels)
-    dtype = result_dtype(x=x, w=w, bias=bias)
+    residual = None if residual is None else as_array("residual", residual)
+    activation = arguments.activation_of(raw[7])
+    dtype = result_dtype(x=x, w=w, bias=bias, residual=residual)
     size, kernel = _spatial(x.shape, layout), _spatial(w.shape, layout)
     for name, sizes in (("x", size), ("w", kernel)):
         if min(sizes) < 1:
@@ -233,5 +252,7 @@ def transposed(
         "dx", x.shape[0], result_channels, channels, params.groups, result_size, kernel,
         params.stride, padding, params.dilation, bias is not None, layout, NAMES[dtype.name], size,
     )  # fmt: skip
-    settings = _settings("dx", *raw[5:], x)
-    return Request(problem, settings, None, w, x, _compute_bias(bias, problem), dtype, batched)
+    return Request(
+        problem, _settings("dx", *raw[5:7], x), None, w, x, _compute_bias(bias, problem), dtype,
+        batched, _check_residual(residual, problem, batched), activation,
+    )  # fmt: skip

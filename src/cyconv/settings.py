@@ -24,6 +24,7 @@ T = TypeVar("T")
 STRATEGIES = (
     "depthwise",
     "direct",
+    "fft",
     "implicit_gemm",
     "im2col",
     "pointwise",
@@ -52,8 +53,8 @@ class Config(NamedTuple):
     strict : bool
         Raise `UnsupportedError` where a named strategy would fall back to ``direct``.
     precision : {"highest", "high", "medium"}
-        The weakest error bound that a strategy may have: ``"highest"`` excludes ``winograd``. No
-        strategy of this release is as inexact as ``"medium"`` permits.
+        The weakest error bound that a strategy may have: ``"highest"`` excludes ``winograd``
+        and ``fft``. No strategy of this release is as inexact as ``"medium"`` permits.
     reproducible : bool
         Only strategies whose result depends neither on the thread count nor on the batch size.
     workspace_limit : int

@@ -54,11 +54,15 @@ class Part(NamedTuple):
 def part_of(operands: Operands, part: Part) -> Operands:
     """Take the views that a part of the problem works on."""
     layout = part.problem.layout
+    x, w, y = (ordered(slices, layout) for slices in (part.x, part.w, part.y))
+    bias, residual = operands.bias, operands.residual
     return Operands(
-        operands.x[ordered(part.x, layout)],
-        operands.w[ordered(part.w, layout)],
-        operands.y[ordered(part.y, layout)],
-        None if operands.bias is None else operands.bias[part.bias],
+        operands.x[x],
+        operands.w[w],
+        operands.y[y],
+        None if bias is None else bias[part.bias],
+        None if residual is None else residual[y if part.problem.op == "fwd" else x],
+        operands.activation,
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 import cyconv
 from cyconv import autograd, nn
+from cyconv.arguments import Activation
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2, 3, 7, 6))
@@ -20,6 +23,10 @@ def _gradients(asarray, function, *arrays):
     y = function(*tensors)
     (y * y).sum().backward()
     return [y.numpy(), *(tensor.grad.numpy() for tensor in tensors)]
+
+
+def _activate(name, x):
+    return autograd.activations.activate(x, Activation(name, 0.3))
 
 
 FUNCTIONS = {
@@ -42,10 +49,7 @@ FUNCTIONS = {
     "shapes": (lambda x: x.reshape(6, 42).transpose()[1:, ::2].mean(axis=0), X),
     "matmul": (lambda a, b: a @ b, X[0], RNG.standard_normal((6, 5))),
     "linear": (autograd.linear, X[0], RNG.standard_normal((5, 6)), RNG.standard_normal(5)),
-    **{
-        name: (row, X)
-        for name, row in autograd.activations.ACTIVATIONS.items()
-    },
+    **{name: (partial(_activate, name), X) for name in autograd.activations.ACTIVATIONS},
     "softmax": (lambda x: autograd.log_softmax(x, axis=1), X),
     "mse": (lambda a, b: autograd.mse_loss(a, b), X, X[::-1].copy()),
 }  # fmt: skip

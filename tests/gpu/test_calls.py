@@ -497,3 +497,45 @@ def test_only_shipped_kernels_are_launched(cupy):
 
 def test_execute_is_one_for_both():
     assert "gpu" not in vars(execute), "loaded by the first call with a CuPy array"
+
+
+# --- what follows a convolution -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("activation", ["relu", "hardswish", ("leaky_relu", 0.2), "gelu", None])
+@pytest.mark.parametrize("name", ["auto", "profile", *(s.name for s in strategies.GPU)])
+def test_activation_and_residual(cupy, name, activation):
+    """The public keywords: the activation of the sum of convolution, bias and residual."""
+    x, w, b = _array(2, 4, 9, 8), _array(4, 1, 3, 3), _array(4)
+    residual = _array(2, 4, 9, 8)
+    keywords = {"padding": 1, "groups": 4, "activation": activation}
+    expected = cyconv.conv2d(x, w, b, residual=residual, **keywords)
+    arrays = map(cupy.asarray, (x, w, b))
+    for added in (cupy.asarray(residual), cupy.asarray(residual[..., ::-1].copy())[..., ::-1]):
+        arrays = map(cupy.asarray, (x, w, b))
+        _close(cyconv.conv2d(*arrays, residual=added, strategy=name, **keywords), expected)
+    arrays = map(cupy.asarray, (x, w, b))
+    turned = cyconv.conv_transpose2d(
+        *arrays, residual=cupy.asarray(residual), strategy=name, **keywords
+    )
+    _close(turned, cyconv.conv_transpose2d(x, w, b, residual=residual, **keywords))
+
+
+def test_a_residual_may_be_the_result(cupy):
+    x, w, residual = _array(1, 3, 6, 6), _array(3, 3, 1, 1), _array(1, 3, 6, 6)
+    expected = cyconv.conv2d(x, w, residual=residual)
+    out = cupy.asarray(residual)
+    cyconv.conv2d(cupy.asarray(x), cupy.asarray(w), residual=out, out=out)
+    _close(out, expected)
+    with pytest.raises(TypeError, match=r"x is a cupy.ndarray, residual is a ndarray"):
+        cyconv.conv2d(cupy.asarray(x), cupy.asarray(w), residual=residual)
+
+
+def test_an_activation_where_there_is_nothing_to_multiply(cupy):
+    """sigmoid(bias), also in the phases of a data gradient that no tap reaches."""
+    x, w, b = _array(1, 2, 4), _array(2, 1, 1), _array(1)
+    expected = cyconv.conv_transpose1d(x, w, b, stride=3, activation="sigmoid")
+    for name in ("direct", "implicit_gemm", "im2col"):
+        arrays = map(cupy.asarray, (x, w, b))
+        got = cyconv.conv_transpose1d(*arrays, stride=3, activation="sigmoid", strategy=name)
+        _close(got, expected)

@@ -3,6 +3,7 @@
 from .base import Algorithm
 from .depthwise import Depthwise
 from .direct import Direct
+from .fft import Fft
 from .im2col import Im2col
 from .implicit_gemm import ImplicitGemm
 from .pointwise import Pointwise
@@ -14,6 +15,7 @@ CPU: tuple[Algorithm, ...] = (
     Pointwise(),
     Depthwise(),
     Winograd(),
+    Fft(),
     ImplicitGemm(),
     Im2col(),
     DIRECT,

@@ -29,24 +29,30 @@ class Algorithm(Protocol):
         Its results depend neither on the thread count nor on the batch size.
     precision : {"highest", "high"}
         The strictest ``config(precision=...)`` under which it may run: "highest" if every component
-        of a result is within ``gamma_{K+1} sum |x||w|``, "high" if within ``64 u max sum |x||w|``.
+        of a result is within ``gamma_{K+1} sum |x||w|``, "high" if within ``64 u max sum |x||w|``
+        or, for transforms of n points, ``8 u log2(n) max sum |x||w|``.
     bound : str
         The error bound that it keeps to, as text.
+    uses_scratch : bool
+        What `workspace` names is `Run.scratch`; if not, NumPy and SciPy allocate that much.
     """
 
     name: str
     reproducible: bool
     precision: str
     bound: str
+    uses_scratch: bool
 
     def supports(self, problem: ConvProblem) -> str | None:
         """Return None if it serves the problem, else the reason why not."""
 
     def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
-        """Scratch bytes for a run; more than `limit` where it cannot keep to that."""
+        """Bytes of memory for a run; more than `limit` where it cannot keep to that."""
 
     def run(self, call: Run) -> bool:
-        """Compute ``call.problem.op``: y, x or w is written, from the other two.
+        """Compute ``call.problem.op``: y, x or w is written, from the other two, and finished.
+
+        Finished means that bias and residual are added and the activation is applied.
 
         Returns False, with the result undefined, for values (not finite, say) that it cannot treat
         as the definition does; ``direct`` then computes the result.

@@ -27,6 +27,7 @@ class Depthwise:
     reproducible = True
     precision = "highest"
     bound = "gamma_{K+1} sum |x||w|"
+    uses_scratch = True
 
     def supports(self, problem: ConvProblem) -> str | None:
         """Serve groups of few channels."""

@@ -15,6 +15,7 @@ class Direct:
     reproducible = True
     precision = "highest"
     bound = "u |y| + gamma_{K+1}(float64) sum |x||w|"
+    uses_scratch = True
 
     def supports(self, problem: ConvProblem) -> str | None:
         """Serve everything."""
@@ -27,4 +28,5 @@ class Direct:
     def run(self, call: Run) -> bool:
         """See `Algorithm.run`."""
         _direct.run(call)
+        call.finish()
         return True

@@ -22,6 +22,7 @@ class Im2col:
     reproducible = False
     precision = "highest"
     bound = BOUND
+    uses_scratch = True
 
     def supports(self, problem: ConvProblem) -> str | None:
         """Serve all but matrices that BLAS cannot count."""

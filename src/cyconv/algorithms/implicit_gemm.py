@@ -19,6 +19,7 @@ class ImplicitGemm:
     reproducible = True
     precision = "highest"
     bound = "gamma_{K+1} sum |x||w|"
+    uses_scratch = True
 
     def supports(self, problem: ConvProblem) -> str | None:
         """Serve all but data gradients of very large strides."""

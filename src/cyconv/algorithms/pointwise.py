@@ -18,6 +18,7 @@ class Pointwise:
     reproducible = False
     precision = "highest"
     bound = BOUND
+    uses_scratch = True
 
     def supports(self, problem: ConvProblem) -> str | None:
         """Serve kernel size 1 without padding."""

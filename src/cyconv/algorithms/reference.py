@@ -28,6 +28,7 @@ class Reference:
     reproducible = True
     precision = "highest"
     bound = "u |y| + gamma_{K+1}(float64) sum |x||w|"
+    uses_scratch = False
 
     def supports(self, problem: ConvProblem) -> str | None:
         """Serve everything."""
@@ -57,6 +58,7 @@ class Reference:
                     of_group = bias[outputs if problem.op == "fwd" else inputs]
                     start = of_group.reshape(-1, *(1,) * problem.ndim).astype(np.float64)
                 operator(problem, x[:, inputs], w[outputs], y[:, outputs], start)
+        call.finish()
         return True
 
 

@@ -21,6 +21,7 @@ class Winograd:
     reproducible = True
     precision = "high"
     bound = "64 u max sum |x||w|"
+    uses_scratch = True
 
     def supports(self, problem: ConvProblem) -> str | None:
         """Serve kernel 3 along the last axis, or the last but one, at stride and dilation 1."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 from .activations import ACTIVATIONS, gelu, relu, silu
 from .arithmetic import erf, exp, log, sigmoid, tanh
 from .check import GradientError, gradcheck, gradgradcheck
-from .convolution import convolve, convolve_transposed, linear
+from .convolution import linear
 from .losses import cross_entropy, log_softmax, mse_loss
 from .normalisation import Moments, batch_norm, moments
 from .padding import pad
@@ -38,8 +38,6 @@ __all__ = [
     "Tensor",
     "avg_pool",
     "batch_norm",
-    "convolve",
-    "convolve_transposed",
     "cross_entropy",
     "erf",
     "exp",

@@ -9,15 +9,39 @@ broadcasting did to an input is undone by the tape, so the rules do not mention 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..devices import special
+from .. import isa
+from ..arguments import Activation
+from ..devices import entered, on_gpu, special
+from ..kernels._run import finish_array
 from ..operands import Array
 from .sums import averaged, summed
 from .tape import Operator, raw
+
+
+def computed(name: str) -> Callable[..., Array]:
+    """Return an activation of arrays: the convolutions' own, half types in float32."""
+
+    def compute(x: Array, *, alpha: float = 0.0) -> Array:
+        if on_gpu(x):
+            from .. import gpu
+
+            with entered(x):
+                return gpu.activated(x, Activation(name, alpha))  # type: ignore[no-any-return]
+        isa.settle()
+        x = np.asarray(x)
+        dtype = x.dtype if x.dtype.kind == "f" or x.dtype.name == "bfloat16" else np.dtype(float)
+        y = np.array(x, np.float64 if dtype.itemsize == 8 else np.float32, order="C")
+        finish_array(y, Activation(name, alpha), None, 1)
+        return y.astype(dtype, copy=False)
+
+    return compute
+
 
 add = Operator("add", np.add, (lambda g, y, a, b: g, lambda g, y, a, b: g))
 subtract = Operator("subtract", np.subtract, (lambda g, y, a, b: g, lambda g, y, a, b: -g))
@@ -41,8 +65,8 @@ def _power_exponent(g: Any, y: Any, a: Any, b: Any) -> Any:
 power = Operator("power", np.power, (_power_base, _power_exponent))
 exp = Operator("exp", np.exp, (lambda g, y, x: g * y,))
 log = Operator("log", np.log, (lambda g, y, x: g / x,))
-sigmoid = Operator("sigmoid", lambda x: special("expit", x), (lambda g, y, x: g * y * (1 - y),))
-tanh = Operator("tanh", np.tanh, (lambda g, y, x: g * (1 - y * y),))
+sigmoid = Operator("sigmoid", computed("sigmoid"), (lambda g, y, x: g * y * (1 - y),))
+tanh = Operator("tanh", computed("tanh"), (lambda g, y, x: g * (1 - y * y),))
 erf = Operator(
     "erf", lambda x: special("erf", x), (lambda g, y, x: g * (2 / np.pi**0.5) * exp(-x * x),)
 )

@@ -22,7 +22,7 @@ from ..errors import ShapeError
 from ..explanation import explain
 from ..operands import Array
 from ..problem import ConvProblem
-from .activations import activate_own, check_activation
+from .activations import activate, may_be_done, record_done
 from .arithmetic import broadcast_to, put, reshape
 from .tape import Operator, raw
 
@@ -63,17 +63,26 @@ bias_gradient = Operator("bias_backward", _bias_gradient, (_bias_rule,))
 # --- the three rows -------------------------------------------------------------------------------
 
 
-def _forward(x: Array, w: Array, bias: Array | None, **more: Any) -> Array:
-    return functional.conv_forward(x, w, bias, **more)
+# `last`: keywords for what is done to the result last, which the next rows record.
+
+
+def _forward(x: Array, w: Array, bias: Array | None, *, last: dict[str, Any], **more: Any) -> Array:
+    return functional.conv_forward(x, w, bias, **last, **more)
 
 
 def _data_backward(
-    dy: Array, w: Array, bias: Array | None, *, input_shape: tuple[int, ...], **more: Any
+    dy: Array,
+    w: Array,
+    bias: Array | None,
+    *,
+    input_shape: tuple[int, ...],
+    last: dict[str, Any],
+    **more: Any,
 ) -> Array:
-    if bias is None:
+    if bias is None and not last:
         return functional.conv_data_backward(dy, w, input_shape, **more)
     size = _spatial(input_shape, w.ndim - 2, more["layout"])
-    return functional.conv_transpose(dy, w, bias, output_size=size, **more)
+    return functional.conv_transpose(dy, w, bias, output_size=size, **last, **more)
 
 
 def _weight_backward(x: Array, dy: Array, *, weight_shape: tuple[int, ...], **more: Any) -> Array:
@@ -88,23 +97,29 @@ forward: Operator = Operator(
     "conv_forward",
     _forward,
     (
-        lambda g, y, x, w, bias, **more: data_backward(g, w, None, input_shape=x.shape, **more),
-        lambda g, y, x, w, bias, **more: weight_backward(x, g, weight_shape=w.shape, **more),
-        lambda g, y, x, w, bias, **more: _bias_of(g, w, more),
+        lambda g, y, x, w, bias, *, last, **more: data_backward(
+            g, w, None, input_shape=x.shape, last={}, **more
+        ),
+        lambda g, y, x, w, bias, *, last, **more: weight_backward(
+            x, g, weight_shape=w.shape, **more
+        ),
+        lambda g, y, x, w, bias, *, last, **more: _bias_of(g, w, more),
     ),
-    note=lambda x, w, bias, **more: _told("forward", x, w, bias=bias, **more),
+    note=lambda x, w, bias, *, last, **more: _told("forward", x, w, bias=bias, **more),
 )
 data_backward: Operator = Operator(
     "conv_data_backward",
     _data_backward,
     (
-        lambda g, y, dy, w, bias, *, input_shape, **more: forward(g, w, None, **more),
-        lambda g, y, dy, w, bias, *, input_shape, **more: weight_backward(
+        lambda g, y, dy, w, bias, *, input_shape, last, **more: forward(
+            g, w, None, last={}, **more
+        ),
+        lambda g, y, dy, w, bias, *, input_shape, last, **more: weight_backward(
             g, dy, weight_shape=w.shape, **more
         ),
-        lambda g, y, dy, w, bias, *, input_shape, **more: _bias_of(g, w, more),
+        lambda g, y, dy, w, bias, *, input_shape, last, **more: _bias_of(g, w, more),
     ),
-    note=lambda dy, w, bias, *, input_shape, **more: _told(
+    note=lambda dy, w, bias, *, input_shape, last, **more: _told(
         "data_backward", dy, w, input_shape, **more
     ),
 )
@@ -113,9 +128,9 @@ weight_backward: Operator = Operator(
     _weight_backward,
     (
         lambda g, y, x, dy, *, weight_shape, **more: data_backward(
-            dy, g, None, input_shape=x.shape, **more
+            dy, g, None, input_shape=x.shape, last={}, **more
         ),
-        lambda g, y, x, dy, *, weight_shape, **more: forward(x, g, None, **more),
+        lambda g, y, x, dy, *, weight_shape, **more: forward(x, g, None, last={}, **more),
     ),
     note=lambda x, dy, *, weight_shape, **more: _told(
         "weight_backward", x, dy, weight_shape, **more
@@ -132,6 +147,7 @@ def call(
     a: Any,
     b: Any,
     bias: Any,
+    residual: Any,
     extra: tuple[Any, ...],
     parameters: request.Raw,
     out: Any,
@@ -139,17 +155,25 @@ def call(
     """Do what a public function was asked to do, by the rows; see `calls.run`."""
     if out is not None:
         raise TypeError("out= is for arrays; a call with a tensor makes a new one")
-    more = dict(zip(_PARAMETERS, parameters, strict=True))
-    if kind == "transposed":
-        return _transposed(rank, a, b, bias, extra, parameters, more)
+    more = dict(zip(_PARAMETERS, parameters[:-1], strict=True))
     if kind == "bias_backward":
         return bias_gradient(a, layout=more["layout"], ndim=a.ndim - 2)
     if kind == "data_backward":
-        return data_backward(a, b, None, input_shape=extra[0], **more)
+        return data_backward(a, b, None, input_shape=extra[0], last={}, **more)
     if kind == "weight_backward":
         return weight_backward(a, b, weight_shape=extra[0], **more)
-    request.spatial_axes("w", raw(b).shape, rank)
-    return forward(a, b, bias, **more)
+    activation = arguments.activation_of(parameters[-1])
+    done = may_be_done(activation, a, b, bias, residual)
+    last = {} if residual is None else {"residual": raw(residual)}
+    if activation is not None and done:
+        last["activation"] = parameters[-1]
+    if kind == "transposed":
+        y = _transposed(rank, a, b, bias, extra, parameters, more, last)
+    else:
+        request.spatial_axes("w", raw(b).shape, rank)
+        y = forward(a, b, bias, last=last, **more)
+    y = record_done(y, residual, activation if done else None)
+    return y if done or activation is None else activate(y, activation)
 
 
 def _transposed(
@@ -160,6 +184,7 @@ def _transposed(
     sizes: tuple[Any, ...],
     parameters: request.Raw,
     more: dict[str, Any],
+    last: dict[str, Any],
 ) -> Any:
     output_padding, output_size = sizes
     checked = request.transposed(
@@ -176,7 +201,9 @@ def _transposed(
     if whole != problem.out_size:
         x = _extended(x, problem, whole, checked.batched)
     shape = problem.x_shape if checked.batched else problem.x_shape[1:]
-    return data_backward(x, w, bias, input_shape=shape, **{**more, "padding": problem.padding})
+    return data_backward(
+        x, w, bias, input_shape=shape, last=last, **{**more, "padding": problem.padding}
+    )
 
 
 def _extended(x: Any, problem: ConvProblem, spatial: tuple[int, ...], batched: bool) -> Any:
@@ -223,55 +250,3 @@ def linear(x: Any, w: Any, bias: Any = None) -> Any:
         layout="NWC",
     )
     return reshape(y, shape=(*shape[:-1], out))
-
-
-def convolve(
-    x: Any, w: Any, bias: Any = None, *, activation: str | None = None, **more: Any
-) -> Any:
-    """Convolve, and apply an activation in the memory of the result where it allows that.
-
-    Parameters
-    ----------
-    x, w, bias
-        Tensors or arrays, as `cyconv.conv_forward` takes them.
-    activation : {"relu", "silu", "gelu", "sigmoid", "tanh"}, optional
-    **more
-        Keywords of `cyconv.conv_forward`, apart from ``out``.
-
-    Returns
-    -------
-    Tensor, or numpy.ndarray if all operands are arrays
-
-    Raises
-    ------
-    ValueError
-        If the activation is unknown, and all that `cyconv.conv_forward` raises.
-    """
-    check_activation(activation)
-    return activate_own(functional.conv_forward(x, w, bias, **more), activation)
-
-
-def convolve_transposed(
-    x: Any, w: Any, bias: Any = None, *, activation: str | None = None, **more: Any
-) -> Any:
-    """Convolve transposed, and apply an activation; as `convolve`.
-
-    Parameters
-    ----------
-    x, w, bias
-        Tensors or arrays, as `cyconv.conv_transpose` takes them.
-    activation : {"relu", "silu", "gelu", "sigmoid", "tanh"}, optional
-    **more
-        Keywords of `cyconv.conv_transpose`, apart from ``out``.
-
-    Returns
-    -------
-    Tensor, or numpy.ndarray if all operands are arrays
-
-    Raises
-    ------
-    ValueError
-        If the activation is unknown, and all that `cyconv.conv_transpose` raises.
-    """
-    check_activation(activation)
-    return activate_own(functional.conv_transpose(x, w, bias, **more), activation)

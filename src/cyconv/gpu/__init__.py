@@ -10,19 +10,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .. import devices
+from ..arguments import Activation
 from ..errors import GpuError
 from ..operands import NAMES, Operands
 from ..problem import ConvProblem
 from ..settings import Config
 from . import select, tune
+from .activations import activate
 from .base import Run
 from .module import Device, current_device
-from .params import counts_fit
+from .params import ACTIVATIONS, counts_fit
 from .strategies import GPU
 from .sums import bias_gradient
 
-__all__ = ["Outlook", "bias_gradient", "counts_fit", "look", "run"]
+__all__ = ["Outlook", "activated", "bias_gradient", "counts_fit", "look", "run"]
 
 
 def run(problem: ConvProblem, settings: Config, operands: Operands) -> None:
@@ -46,15 +50,30 @@ def run(problem: ConvProblem, settings: Config, operands: Operands) -> None:
         device,
         settings.workspace_limit,
         settings.precision,
+        operands.residual,
+        *_numbered(operands.activation),
     )
     if settings.strategy == "profile":
         settings = _known(call.problem, settings, device)
         if settings.strategy == "auto" and tune.measures(call.problem, settings):
             name, done = tune.choose(settings, call)
-            if done:
+            if done and call.residual is None and call.activation == 0:
                 return
             settings = settings._replace(strategy=name)
     select.choose(call.problem, device, settings).strategy.run(call)
+
+
+def _numbered(activation: Activation | None) -> tuple[int, float]:
+    """Return what kernels know an activation by, and its parameter."""
+    if activation is None:
+        return 0, 0.0
+    return ACTIVATIONS.index(activation.name), activation.alpha
+
+
+def activated(x: Any, activation: Activation) -> Any:
+    """Apply an activation to a CuPy array, half types in float32; others become float64."""
+    dtype = x.dtype if x.dtype.name in NAMES else np.dtype(float)
+    return activate(x.astype(dtype, order="C", copy=False), *_numbered(activation))
 
 
 def _known(problem: ConvProblem, settings: Config, device: Device) -> Config:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import depthwise, direct, im2col, implicit_gemm, sums
+from . import activations, depthwise, direct, im2col, implicit_gemm, sums
 from .base import Strategy
 from .depthwise import Depthwise
 from .direct import Direct
@@ -15,6 +15,7 @@ GPU: tuple[Strategy, ...] = (Depthwise(), ImplicitGemm(), Im2col(), DIRECT)
 
 # Every instantiation that can be launched: what is compiled as a proof, ahead of any launch.
 KERNELS: tuple[Kernel, ...] = (
+    *activations.KERNELS,
     *depthwise.KERNELS,
     *direct.KERNELS,
     *im2col.KERNELS,

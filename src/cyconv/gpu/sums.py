@@ -14,7 +14,7 @@ from .module import Device, Kernel, current_device, launch
 from .params import MOST, SUMS, TYPES, Sizes, pack
 
 _FILES = ("ptx", "prims", "sums")
-_THREADS = 256
+THREADS = 256
 _CHANNEL_THREADS = 128
 # Blocks of a processor at a time, and pixels that a block should have to add up.
 _BLOCKS = 8
@@ -40,7 +40,7 @@ KERNELS = (
 
 def blocks_for(elements: int, device: Device) -> int:
     """Return the blocks of a kernel whose threads stride over this many elements."""
-    return min(-(-elements // _THREADS), device.processors * _BLOCKS)
+    return min(-(-elements // THREADS), device.processors * _BLOCKS)
 
 
 def parts(splits: int, elements: int, dtype: np.dtype[Any]) -> Any:
@@ -66,7 +66,7 @@ def fold(partial: Any, out: Any, dtype: str) -> None:
     launch(
         _fold(dtype, partial.dtype),
         blocks_for(elements, current_device()),
-        _THREADS,
+        THREADS,
         (partial, out, np.int32(splits), np.int64(elements)),
     )
 

@@ -24,7 +24,7 @@ from ._passes cimport (
     forward_pass, pass_t, slab_span,
 )
 from ._patches cimport valid_range
-from ._run cimport Run, run_t
+from ._run cimport Run, epilogue_t, finish, run_t
 from ._ukernels cimport (
     CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, along, collect, cyconv_ukernels,
 )
@@ -196,8 +196,9 @@ cdef void _fill_slab(
 
 cdef bint _block_task(
     const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const floating *source,
-    const floating *w, ptrdiff_t weight_lane, const floating *bias, floating *result,
-    ptrdiff_t lanes, bint only_finite, const ptrdiff_t *offset, char *scratch, ptrdiff_t index
+    const floating *w, ptrdiff_t weight_lane, const floating *bias, const epilogue_t *last,
+    floating *result, ptrdiff_t lanes, bint only_finite, const ptrdiff_t *offset, char *scratch,
+    ptrdiff_t index
 ) noexcept nogil:
     """One block of a chunk of channels; operands point at the first of them."""
     cdef floating *slab = <floating *> scratch
@@ -241,28 +242,29 @@ cdef bint _block_task(
                     for j in range(lanes):
                         target[(x + i) * pixel + j] = c[i * b.nr + j]
             x += m
+        finish(last, uk, at.cols, lanes, target, pixel, 1)
     return True
 
 
 cdef bint _run_pass(
     const pass_t *p, const geometry_t *g, const blocks_t *b, const cyconv_ukernels *uk,
     const floating *source, const floating *w, const floating *bias, floating *result,
-    ptrdiff_t group_weights, bint only_finite, char *scratch, int threads
+    ptrdiff_t group_weights, bint only_finite, const run_t *run
 ) noexcept nogil:
     """One pass of all groups, whose weights are `group_weights` apart."""
     cdef ptrdiff_t task, unit, index, bad = 0
-    cdef ptrdiff_t *offset = <ptrdiff_t *> scratch
+    cdef ptrdiff_t *offset = <ptrdiff_t *> run.scratch
     cdef uint64_t before
     _list_taps(p, b, offset)
-    for task in prange(b.units * b.count, num_threads=threads, schedule='static'):
+    for task in prange(b.units * b.count, num_threads=run.threads, schedule='static'):
         unit = task % b.units
         index = task // b.units
         before = cyconv_flush_begin() if b.flush else 0
         if not _block_task(
             p, b, uk, source + unit * b.nr * p.source_c, w + unit * b.nr * group_weights,
-            group_weights, bias + unit * b.nr if bias != NULL else NULL,
+            group_weights, bias + unit * b.nr if bias != NULL else NULL, &run.last,
             result + unit * b.nr * p.result_c, min(b.nr, g.groups - unit * b.nr),
-            only_finite, offset, scratch + b.private_at + threadid() * b.private_nbytes, index
+            only_finite, offset, run.scratch + b.private_at + threadid() * b.private_nbytes, index
         ):
             bad += 1
         if b.flush:
@@ -378,16 +380,13 @@ cdef bint _run(
         if c.op == 2:
             _run_gradient(&p, g, &b, uk, x, y, w, c.scratch, c.threads)
             return True
-        return _run_pass(
-            &p, g, &b, uk, x, w, bias, y, g.co * g.w_o, False, c.scratch, c.threads)
+        return _run_pass(&p, g, &b, uk, x, w, bias, y, g.co * g.w_o, False, c)
     for phase in range(g.stride[0] * g.stride[1] * g.stride[2]):
         if not data_pass(g, phase, &p):
             continue
         b = _divide(&p, g, c.op, uk, sizeof(floating), c.threads)
         b.flush = c.flush
-        if not _run_pass(
-            &p, g, &b, uk, y, w, bias, x, g.co * g.w_o, True, c.scratch, c.threads
-        ):
+        if not _run_pass(&p, g, &b, uk, y, w, bias, x, g.co * g.w_o, True, c):
             return False
     return True
 

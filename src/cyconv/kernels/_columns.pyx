@@ -27,7 +27,7 @@ from ._planes cimport (
     copy_planes, divide_planes, fill_slab, place, place_t, planes_t, result_place, slab_place,
     store_rows,
 )
-from ._run cimport Run, run_t
+from ._run cimport Run, epilogue_t, finish, run_t
 from ._ukernels cimport (
     CYCONV_MOST_LANES, active, cyconv_slide_height, cyconv_slides, cyconv_ukernels, slide,
     slide_gradient,
@@ -154,8 +154,8 @@ cdef void _sum_columns(
 
 cdef bint _block_task(
     const passes_t *all_, const geometry_t *g, const blocks_t *b, const cyconv_ukernels *uk,
-    const floating *source, const floating *w, const floating *bias, floating *result,
-    bint only_finite, char *shared, char *scratch, ptrdiff_t index
+    const floating *source, const floating *w, const floating *bias, const epilogue_t *last,
+    floating *result, bint only_finite, char *shared, char *scratch, ptrdiff_t index
 ) noexcept nogil:
     """One block of one group; operands point at the group."""
     cdef const pass_t *p = &all_.each[0]
@@ -193,13 +193,15 @@ cdef bint _block_task(
                 _sum_columns(
                     p, b, uk, slab, column, filter, filter_column, value, rows, cols, True,
                     result + result_place(p, &at), row)
+                finish(last, uk, rows, cols, result + result_place(p, &at), row, 1)
             else:
                 _sum_columns(
                     p, b, uk, slab, column, filter, filter_column, value, rows, cols, False,
                     c + column_phase * plane, b.pitch)
         if rows > 0 and not direct and column_phase == all_.phases[2] - 1:
             store_rows(
-                all_, &b.planes, uk, &at, phase - column_phase, 1, c, b.pitch, plane, result)
+                all_, &b.planes, uk, &at, phase - column_phase, 1, c, b.pitch, plane, last,
+                result)
         columns = p.depth // max(p.axis[1].taps, <ptrdiff_t> 1)
         column += columns
         filter_column += columns
@@ -208,28 +210,28 @@ cdef bint _block_task(
 
 
 cdef bint _run_passes(
-    const passes_t *all_, const geometry_t *g, int op, const cyconv_ukernels *uk,
+    const passes_t *all_, const geometry_t *g, const cyconv_ukernels *uk,
     const floating *source, const floating *w, const floating *bias, floating *result,
-    ptrdiff_t vl, char *scratch, int threads, bint flush
+    ptrdiff_t vl, const run_t *run
 ) noexcept nogil:
     cdef const pass_t *p = &all_.each[0]
-    cdef blocks_t b = _divide(all_, g, op, vl, sizeof(floating), threads)
+    cdef blocks_t b = _divide(all_, g, run.op, vl, sizeof(floating), run.threads)
     cdef ptrdiff_t task, group, bad = 0
     cdef uint64_t before
     _list_columns(
-        all_, &b, <ptrdiff_t *> scratch, <ptrdiff_t *> (scratch + b.filter_at),
-        <ptrdiff_t *> (scratch + b.weight_at))
-    for task in prange(b.planes.units * b.planes.count, num_threads=threads, schedule='static'):
+        all_, &b, <ptrdiff_t *> run.scratch, <ptrdiff_t *> (run.scratch + b.filter_at),
+        <ptrdiff_t *> (run.scratch + b.weight_at))
+    for task in prange(b.planes.units * b.planes.count, num_threads=run.threads, schedule='static'):
         group = task % b.planes.units
-        before = cyconv_flush_begin() if flush else 0
+        before = cyconv_flush_begin() if run.flush else 0
         if not _block_task(
             all_, g, &b, uk, source + group * p.channels * p.source_c, w + group * g.co * g.w_o,
-            bias + group if bias != NULL else NULL, result + group * p.result_c, op == 1,
-            scratch, scratch + b.private_at + threadid() * b.private_nbytes,
+            bias + group if bias != NULL else NULL, &run.last, result + group * p.result_c,
+            run.op == 1, run.scratch, run.scratch + b.private_at + threadid() * b.private_nbytes,
             task // b.planes.units
         ):
             bad += 1
-        if flush:
+        if run.flush:
             cyconv_flush_end(before)
     return bad == 0
 
@@ -330,8 +332,8 @@ cdef bint _run(
     if c.op == 2:
         return _run_gradient(&all_, g, uk, x, y, w, vl, c.scratch, c.threads, c.flush)
     if c.op == 1:
-        return _run_passes(&all_, g, c.op, uk, y, w, bias, x, vl, c.scratch, c.threads, c.flush)
-    return _run_passes(&all_, g, c.op, uk, x, w, bias, y, vl, c.scratch, c.threads, c.flush)
+        return _run_passes(&all_, g, uk, y, w, bias, x, vl, c)
+    return _run_passes(&all_, g, uk, x, w, bias, y, vl, c)
 
 
 cdef bint _slides(const axis_t *axis, int op) noexcept nogil:

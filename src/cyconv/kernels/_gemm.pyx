@@ -26,7 +26,8 @@ from libc.limits cimport INT_MAX
 from ._blas cimport gemm
 from ._geometry cimport Geometry, geometry_t
 from ._patches cimport gather, scatter
-from ._run cimport Run, run_t
+from ._run cimport Run, epilogue_t, finish, is_last, run_t
+from ._ukernels cimport active, cyconv_ukernels
 
 from ._run import OPERATORS
 
@@ -38,6 +39,7 @@ cdef enum:
 cdef enum:
     COLUMN_BYTES = 2097152      # of a tile; larger ones leave the cache before BLAS reads them
     FEWEST_PIXELS = 96          # in a tile, where memory permits: fewer starve the matrix product
+    FINISHED_BYTES = 262144     # of outputs that are finished while they are in the cache
     FOLD_PIXELS = 4096
     PARALLEL_ELEMENTS = 262144  # smaller copies are not worth waking threads
     LINE = 64                   # bytes; pieces of scratch begin at cache lines
@@ -164,6 +166,14 @@ cdef tiling_t _tile(
     return t
 
 
+cdef void _limit_outputs(tiling_t *t, ptrdiff_t nbytes) noexcept nogil:
+    """Shrink tiles, of which a pixel has this many bytes of outputs, to what stays in the cache."""
+    cdef ptrdiff_t most = max(FINISHED_BYTES // max(nbytes, 1), <ptrdiff_t> FEWEST_PIXELS)
+    t.rows = max(min(t.rows, most // t.cols), <ptrdiff_t> 1)
+    if t.cols > most:
+        t.cols = (t.cols - 1) // ((t.cols + most - 1) // most) + 1
+
+
 cdef void _move_weights(
     const geometry_t *g, floating *w, ptrdiff_t outputs, bint pixel_major, floating *packed,
     const double *total, bint unpack
@@ -215,7 +225,7 @@ cdef void _fold(floating *partial, double *total, ptrdiff_t count, int threads) 
 cdef void _tile_product(
     const geometry_t *g, const tiling_t *t, int op, floating *x, floating *w, ptrdiff_t w_ld,
     floating *y, ptrdiff_t outputs, ptrdiff_t r0, ptrdiff_t rows, ptrdiff_t c0, ptrdiff_t cols,
-    floating beta, char *scratch, int threads
+    floating beta, const epilogue_t *last, const cyconv_ukernels *uk, char *scratch, int threads
 ) noexcept nogil:
     """One tile of one group: x and y point at its image, w at the block's filters."""
     cdef ptrdiff_t p = rows * cols
@@ -246,9 +256,11 @@ cdef void _tile_product(
         if y_pixels:
             gemm(not col_pixels, True, p, outputs, t.depth, col, col_ld, w, w_ld, beta,
                  y_tile, y_ld)
+            finish(last, uk, p, outputs, y_tile, y_ld, 1)
         else:
             gemm(False, col_pixels, outputs, p, t.depth, w, w_ld, col, col_ld, beta,
                  y_tile, y_ld)
+            finish(last, uk, outputs, p, y_tile, y_ld, 1)
     elif op == WEIGHT_BACKWARD:
         gemm(y_pixels, not col_pixels, outputs, t.depth, p, y_tile, y_ld, col, col_ld, beta,
              w, w_ld)
@@ -264,11 +276,29 @@ cdef void _tile_product(
             scatter(g, col, col_ld, col_pixels, r0, rows, c0, cols, x, copiers)
 
 
+cdef void _finish_image(
+    const geometry_t *g, const epilogue_t *last, const cyconv_ukernels *uk, floating *x
+) noexcept nogil:
+    """Finish a group's channels of an image of x."""
+    cdef ptrdiff_t d, h
+    if is_last(last):
+        return
+    for d in range(g.size[0]):
+        for h in range(g.size[1]):
+            if g.x_c == 1 and g.ci > 1:
+                finish(
+                    last, uk, g.size[2], g.ci, x + d * g.x_s[0] + h * g.x_s[1], g.x_s[2], 1)
+            else:
+                finish(
+                    last, uk, g.ci, g.size[2], x + d * g.x_s[0] + h * g.x_s[1], g.x_c, g.x_s[2])
+
+
 cdef void _block(
     const geometry_t *g, const tiling_t *t, int op, floating *x, floating *w, floating *y,
-    ptrdiff_t outputs, bint accumulate, char *scratch, int threads
+    ptrdiff_t outputs, bint accumulate, bint final, const epilogue_t *last,
+    const cyconv_ukernels *uk, char *scratch, int threads
 ) noexcept nogil:
-    """All images and tiles for a block of output channels of one group."""
+    """All images and tiles for a block of output channels of one group; `final` for the last."""
     cdef floating *matrix = w
     cdef double *total = <double *> (scratch + t.fold_at)
     cdef ptrdiff_t w_ld = g.w_o if g.co > 1 else t.depth
@@ -294,13 +324,15 @@ cdef void _block(
                     pending += rows * cols
                 _tile_product(
                     g, t, op, x + n * g.x_n, matrix, w_ld, y + n * g.y_n, outputs,
-                    r0, rows, c0, cols, beta, scratch, threads)
+                    r0, rows, c0, cols, beta, last, uk, scratch, threads)
                 if t.fold and pending >= FOLD_PIXELS:
                     _fold(matrix, total, outputs * t.depth,
                           threads if outputs * t.depth >= PARALLEL_ELEMENTS else 1)
                     pending = 0
                 c0 += t.cols
             r0 += t.rows
+        if op == DATA_BACKWARD and final:
+            _finish_image(g, last, uk, x + n * g.x_n)
     if op == WEIGHT_BACKWARD:
         if t.fold:
             if pending > 0:
@@ -311,8 +343,8 @@ cdef void _block(
 
 
 cdef void _run(
-    const geometry_t *g, const tiling_t *t, const run_t *c, floating *x, bint accumulate,
-    int threads
+    const geometry_t *g, const tiling_t *t, const run_t *c, const cyconv_ukernels *uk, floating *x,
+    bint accumulate, int threads
 ) noexcept nogil:
     cdef floating *w = <floating *> c.w
     cdef floating *y = <floating *> c.y
@@ -324,7 +356,8 @@ cdef void _run(
             _block(
                 g, t, c.op, x + group * g.ci * g.x_c, w + (group * g.co + o) * g.w_o,
                 y + (group * g.co + o) * g.y_c, min(t.block, g.co - o),
-                accumulate or (c.op == DATA_BACKWARD and o > 0), c.scratch, threads)
+                accumulate or (c.op == DATA_BACKWARD and o > 0), o + t.block >= g.co, &c.last, uk,
+                c.scratch, threads)
             o += t.block
 
 
@@ -356,9 +389,12 @@ def run(Run call not None, bint pointwise, bint accumulate, int threads):
     cdef const geometry_t *g = &call.geometry.c
     cdef bint double_precision = call.geometry.double_precision
     cdef tiling_t t = _tile(g, call.c.op, pointwise, 8 if double_precision else 4, call.c.limit)
+    cdef const cyconv_ukernels *uk = active()
     call.needs(t.nbytes)
+    if call.c.op == FORWARD and not is_last(&call.c.last):
+        _limit_outputs(&t, t.block * (8 if double_precision else 4))
     with nogil:
         if double_precision:
-            _run[double](g, &t, &call.c, <double *> call.c.x, accumulate, threads)
+            _run[double](g, &t, &call.c, uk, <double *> call.c.x, accumulate, threads)
         else:
-            _run[float](g, &t, &call.c, <float *> call.c.x, accumulate, threads)
+            _run[float](g, &t, &call.c, uk, <float *> call.c.x, accumulate, threads)

@@ -24,10 +24,10 @@ from libc.string cimport memset
 
 from ._geometry cimport Geometry, geometry_t
 from ._passes cimport (
-    aligned, all_finite, axis_t, ceil_div, cyconv_flush_begin, cyconv_flush_end, data_pass,
+    aligned, all_finite, ceil_div, cyconv_flush_begin, cyconv_flush_end, data_pass,
     forward_pass, pass_t, run_length,
 )
-from ._run cimport Run, run_t
+from ._run cimport Run, epilogue_t, finish, run_t
 from ._slabs cimport (
     FOLD_PIXELS, block_place, blocks_t, divide_blocks, fill_slab_line, list_depth, list_pixels,
     place_t, vectors_of,
@@ -135,9 +135,10 @@ cdef inline ptrdiff_t _pixel_step(const pass_t *p, const place_t *at) noexcept n
 
 cdef void _store(
     const pass_t *p, const place_t *at, const cyconv_ukernels *uk, const floating *c,
-    ptrdiff_t c_row, ptrdiff_t lanes, floating *result
+    ptrdiff_t c_row, ptrdiff_t lanes, const epilogue_t *last, floating *result
 ) noexcept nogil:
-    """Write a block's pixels of one panel to the result, which points at the panel's channel."""
+    """Write a block's pixels of one panel to the result, which points at the panel's channel, and
+    finish them."""
     cdef ptrdiff_t pixel = p.axis[2].every * p.axis[2].result_stride
     cdef ptrdiff_t n, y, x, j, rows = at.rows, cols = at.cols
     cdef floating *target
@@ -149,12 +150,15 @@ cdef void _store(
             target = result + _place(p, at, n, y)
             if p.result_c == 1:
                 move(uk, cols, lanes, c, c_row, 1, target, pixel, 1)
-            elif pixel == 1:
-                transpose(uk, cols, lanes, c, c_row, target, p.result_c)
+                finish(last, uk, cols, lanes, target, pixel, 1)
             else:
-                for j in range(lanes):
-                    for x in range(cols):
-                        target[j * p.result_c + x * pixel] = c[x * c_row + j]
+                if pixel == 1:
+                    transpose(uk, cols, lanes, c, c_row, target, p.result_c)
+                else:
+                    for j in range(lanes):
+                        for x in range(cols):
+                            target[j * p.result_c + x * pixel] = c[x * c_row + j]
+                finish(last, uk, lanes, cols, target, p.result_c, pixel)
             c += cols * c_row
 
 
@@ -190,8 +194,8 @@ cdef void _panel_product(
 
 cdef void _block_task(
     const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const floating *source,
-    const floating *bias, floating *result, char *scratch, int thread, ptrdiff_t index,
-    ptrdiff_t chunk, ptrdiff_t begin, ptrdiff_t end
+    const floating *bias, const epilogue_t *last, floating *result, char *scratch, int thread,
+    ptrdiff_t index, ptrdiff_t chunk, ptrdiff_t begin, ptrdiff_t end
 ) noexcept nogil:
     """One block of pixels for the packed panels begin .. end-1; the first packed is `chunk`."""
     cdef char *private_ = scratch + b.private_at + thread * b.private_nbytes
@@ -215,38 +219,41 @@ cdef void _block_task(
     for panel in range(begin, end):
         lane = (chunk + panel) * b.nr
         lanes = min(b.nr, p.lanes - lane)
-        if step > 0 and lanes == b.nr:
+        target, c_row = c, vectors_of(b, lanes) * b.vl
+        if step > 0 and lanes == c_row:
             target, c_row = result + lane + _place(p, &at, 0, 0), step
-        else:
-            target, c_row = c, vectors_of(b, lanes) * b.vl
         _panel_product(
             p, b, uk, source, position, pixels, offset, packed + panel * b.nr * p.depth, lanes,
             bias + lane if bias != NULL else NULL, target, c_row)
         if target == c:
-            _store(p, &at, uk, c, c_row, lanes, result + lane * p.result_c)
+            _store(p, &at, uk, c, c_row, lanes, last, result + lane * p.result_c)
+        else:
+            finish(last, uk, pixels, lanes, target, step, 1)
 
 
 cdef bint _run_pass(
     const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const floating *source,
-    const floating *w, const floating *bias, floating *result, bint only_finite, char *scratch,
-    int threads
+    const floating *w, const floating *bias, floating *result, bint only_finite,
+    const run_t *run
 ) noexcept nogil:
     """One pass of one group, panels packed as many at a time as the scratch holds."""
+    cdef char *scratch = run.scratch
+    cdef int threads = run.threads
     cdef ptrdiff_t *offset = <ptrdiff_t *> (scratch + b.offsets_at)
     cdef ptrdiff_t *weight_offset = <ptrdiff_t *> (scratch + b.weight_offsets_at)
     cdef floating *packed = <floating *> (scratch + b.pack_at)
-    cdef ptrdiff_t chunk, panels, task, run, step, bad = 0
+    cdef ptrdiff_t chunk, panels, task, length, step, bad = 0
     cdef uint64_t before
     list_depth(p, b, offset, weight_offset)
-    run = run_length(weight_offset, p.depth)
+    length = run_length(weight_offset, p.depth)
     # Pieces of depth rather than panels are packed at a time: weights are then read as they lie.
-    step = PACK_DEPTH if run == p.depth else ceil_div(PACK_DEPTH, run) * run
+    step = PACK_DEPTH if length == p.depth else ceil_div(PACK_DEPTH, length) * length
     chunk = 0
     while chunk < b.panels:
         panels = min(b.packed, b.panels - chunk)
         for task in prange(ceil_div(p.depth, step), num_threads=threads, schedule='static'):
             if not _pack_chunk(
-                p, b, uk, w, weight_offset, run, task * step, min((task + 1) * step, p.depth),
+                p, b, uk, w, weight_offset, length, task * step, min((task + 1) * step, p.depth),
                 chunk, panels, only_finite, packed
             ):
                 bad += 1
@@ -257,8 +264,8 @@ cdef bint _run_pass(
         ):
             before = cyconv_flush_begin() if b.flush else 0
             _block_task(
-                p, b, uk, source, bias, result, scratch, threadid(), task // b.splits, chunk,
-                task % b.splits * panels // b.splits,
+                p, b, uk, source, bias, &run.last, result, scratch, threadid(),
+                task // b.splits, chunk, task % b.splits * panels // b.splits,
                 (task % b.splits + 1) * panels // b.splits)
             if b.flush:
                 cyconv_flush_end(before)
@@ -450,7 +457,7 @@ cdef bint _run(
             else:
                 _run_pass(
                     &p, &b, uk, inputs, filters, bias + group * g.co if bias != NULL else NULL,
-                    outputs, False, c.scratch, c.threads)
+                    outputs, False, c)
             continue
         for phase in range(phases):
             if not data_pass(g, phase, &p):
@@ -459,7 +466,7 @@ cdef bint _run(
             b.flush = c.flush
             done = _run_pass(
                 &p, &b, uk, outputs, filters, bias + group * g.ci if bias != NULL else NULL,
-                inputs, True, c.scratch, c.threads)
+                inputs, True, c)
             if not done:
                 return False
     return True

@@ -27,7 +27,7 @@ from ._passes cimport (
 from ._planes cimport (
     copy_planes, divide_planes, fill_slab, place, place_t, planes_t, slab_place, store_rows,
 )
-from ._run cimport Run, run_t
+from ._run cimport Run, epilogue_t, run_t
 from ._ukernels cimport (
     CYCONV_DOTS, CYCONV_MOST_ROWS, across, active, cyconv_ukernels, dots, spread,
 )
@@ -155,9 +155,9 @@ cdef void _sum_pixels(
 
 cdef bint _block_task(
     const passes_t *all_, const geometry_t *g, const blocks_t *b, const cyconv_ukernels *uk,
-    const floating *source, const floating *w, const floating *bias, floating *result,
-    bint only_finite, const ptrdiff_t *offset, char *scratch, ptrdiff_t first_group,
-    ptrdiff_t index
+    const floating *source, const floating *w, const floating *bias, const epilogue_t *last,
+    floating *result, bint only_finite, const ptrdiff_t *offset, char *scratch,
+    ptrdiff_t first_group, ptrdiff_t index
 ) noexcept nogil:
     """One block of the groups of a task."""
     cdef const pass_t *p = &all_.each[0]
@@ -197,30 +197,30 @@ cdef bint _block_task(
                     c_row)
         store_rows(
             all_, &b.planes, uk, &at, first, groups * b.planes.outputs, c, b.planes.high[2], c_row,
-            result + first_group * b.planes.outputs * p.result_c)
+            last, result + first_group * b.planes.outputs * p.result_c)
         first += all_.phases[2]
     return True
 
 
 cdef bint _run_passes(
-    const passes_t *all_, const geometry_t *g, int op, const cyconv_ukernels *uk,
+    const passes_t *all_, const geometry_t *g, const cyconv_ukernels *uk,
     const floating *source, const floating *w, const floating *bias, floating *result,
-    char *scratch, int threads, bint flush
+    const run_t *run
 ) noexcept nogil:
-    cdef blocks_t b = _divide(all_, g, op, uk, sizeof(floating), threads)
-    cdef ptrdiff_t *offset = <ptrdiff_t *> scratch
+    cdef blocks_t b = _divide(all_, g, run.op, uk, sizeof(floating), run.threads)
+    cdef ptrdiff_t *offset = <ptrdiff_t *> run.scratch
     cdef ptrdiff_t task, bad = 0
     cdef uint64_t before
     _list_taps(all_, &b, offset, offset + b.taps * b.planes.inputs)
-    for task in prange(b.planes.units * b.planes.count, num_threads=threads, schedule='static'):
-        before = cyconv_flush_begin() if flush else 0
+    for task in prange(b.planes.units * b.planes.count, num_threads=run.threads, schedule='static'):
+        before = cyconv_flush_begin() if run.flush else 0
         if not _block_task(
-            all_, g, &b, uk, source, w, bias, result, op == 1, offset,
-            scratch + b.private_at + threadid() * b.private_nbytes,
+            all_, g, &b, uk, source, w, bias, &run.last, result, run.op == 1, offset,
+            run.scratch + b.private_at + threadid() * b.private_nbytes,
             task % b.planes.units * b.planes.gang, task // b.planes.units
         ):
             bad += 1
-        if flush:
+        if run.flush:
             cyconv_flush_end(before)
     return bad == 0
 
@@ -358,8 +358,8 @@ cdef bint _run(
     if c.op == 2:
         return _run_gradient(&all_, g, uk, x, y, w, c.scratch, c.threads, c.flush)
     if c.op == 1:
-        return _run_passes(&all_, g, c.op, uk, y, w, bias, x, c.scratch, c.threads, c.flush)
-    return _run_passes(&all_, g, c.op, uk, x, w, bias, y, c.scratch, c.threads, c.flush)
+        return _run_passes(&all_, g, uk, y, w, bias, x, c)
+    return _run_passes(&all_, g, uk, x, w, bias, y, c)
 
 
 def workspace(Geometry geometry not None, str op, int threads):

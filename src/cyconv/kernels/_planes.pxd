@@ -13,6 +13,7 @@ from libc.string cimport memset
 from ._geometry cimport geometry_t
 from ._passes cimport axis_t, ceil_div, pass_t, passes_t
 from ._patches cimport valid_range
+from ._run cimport epilogue_t, finish
 from ._ukernels cimport cyconv_ukernels, move, transpose, zip_rows
 
 
@@ -172,10 +173,10 @@ cdef inline ptrdiff_t result_place(
 cdef inline void store_rows(
     const passes_t *all_, const planes_t *b, const cyconv_ukernels *uk, const place_t *at,
     ptrdiff_t phase, ptrdiff_t channels, const floating *c, ptrdiff_t pitch, ptrdiff_t c_row,
-    floating *result
+    const epilogue_t *last, floating *result
 ) noexcept nogil:
     """Write the sums of all column phases from `phase` on, c[channel*c_row + y*pitch + x] of a full
-    gang after that of the phase before; result points at the first channel."""
+    gang after that of the phase before, and finish them; result points at the first channel."""
     cdef const pass_t *p = &all_.each[phase]
     cdef const axis_t *a2 = &p.axis[2]
     cdef ptrdiff_t rows = min(b.rows, p.axis[1].outputs - at.y)
@@ -193,16 +194,19 @@ cdef inline void store_rows(
             zip_rows(
                 uk, rows, cols, c + channel * c_row, c + channel * c_row + c_phase, pitch,
                 result + channel * p.result_c, row)
+            finish(last, uk, rows, cols, result + channel * p.result_c, row, 1)
         return
     for other in range(all_.phases[2]):
         cols = min(b.cols, all_.each[phase + other].axis[2].outputs - at.x)
         if cols > 0 and p.result_c == 1 and pixel != 1 and channels > 1:
             for y in range(rows):
                 transpose(uk, channels, cols, c + y * pitch, c_row, result + y * row, pixel)
+                finish(last, uk, cols, channels, result + y * row, pixel, 1)
         elif cols > 0:
             for channel in range(channels):
                 move(
                     uk, rows, cols, c + channel * c_row, pitch, 1,
                     result + channel * p.result_c, row, pixel)
+                finish(last, uk, rows, cols, result + channel * p.result_c, row, pixel)
         c += c_phase
         result += a2.result_stride

@@ -1,8 +1,14 @@
+from ..arguments import Activation
 from ..operands import Array
 from ..problem import ConvProblem
 from ._geometry import Geometry
 
 OPERATORS: dict[str, int]
+ACTIVATIONS: dict[str, int]
+
+def finish_array(
+    y: Array, activation: Activation | None, residual: Array | None, threads: int
+) -> None: ...
 
 class Run:
     problem: ConvProblem
@@ -11,6 +17,8 @@ class Run:
     w: Array
     y: Array
     bias: Array | None
+    residual: Array | None
+    activation: Activation | None
     scratch: Array
     limit: int
     threads: int
@@ -23,8 +31,11 @@ class Run:
         w: Array,
         y: Array,
         bias: Array | None,
+        residual: Array | None,
+        activation: Activation | None,
         scratch: Array,
         limit: int,
         threads: int,
         flush: bool,
     ) -> None: ...
+    def finish(self, first: int = 0, count: int = -1) -> None: ...

@@ -21,7 +21,7 @@ from ._passes cimport (
     aligned, all_finite, axis_t, ceil_div, cyconv_flush_begin, cyconv_flush_end, list_passes,
     pass_t, passes_t,
 )
-from ._run cimport Run, run_t
+from ._run cimport Run, epilogue_t, finish, run_t
 from ._ukernels cimport (
     CYCONV_MOST_LANES, active, cyconv_slide_height, cyconv_slides, cyconv_ukernels, slide,
     slide_gradient,
@@ -145,8 +145,8 @@ cdef ptrdiff_t _list_rows(
 
 cdef void _strips(
     const pass_t *p, const geometry_t *g, const scratch_t *s, const cyconv_ukernels *uk,
-    const floating *source, const floating *packed, const floating *bias, floating *result,
-    char *scratch, ptrdiff_t z, ptrdiff_t y
+    const floating *source, const floating *packed, const floating *bias, const epilogue_t *last,
+    floating *result, char *scratch, ptrdiff_t z, ptrdiff_t y
 ) noexcept nogil:
     """Row (z, y) of a pass's outputs; source and result point at the image."""
     cdef const axis_t *a2 = &p.axis[2]
@@ -174,12 +174,13 @@ cdef void _strips(
                 min(a2.size - column, (pixels - 1) * a2.step + a2.taps),
                 bias + channel if bias != NULL else none,
                 result + first * pixel + channel, pixel)
+    finish(last, uk, a2.outputs, g.groups, result, pixel, 1)
 
 
 cdef void _row_task(
     const passes_t *all_, const geometry_t *g, const scratch_t *s, const cyconv_ukernels *uk,
-    const floating *source, const floating *packed, const floating *bias, floating *result,
-    char *scratch, ptrdiff_t index
+    const floating *source, const floating *packed, const floating *bias, const epilogue_t *last,
+    floating *result, char *scratch, ptrdiff_t index
 ) noexcept nogil:
     """One row of the result: all its phases, while it is in the cache."""
     cdef ptrdiff_t y = index % all_.extent[1], z = index // all_.extent[1] % all_.extent[0]
@@ -193,27 +194,27 @@ cdef void _row_task(
         if p.axis[2].outputs > 0:
             _strips(
                 p, g, s, uk, source + n * p.source_n,
-                packed + all_.taps_before[phase] * s.vectors * s.vl, bias,
+                packed + all_.taps_before[phase] * s.vectors * s.vl, bias, last,
                 result + n * p.result_n, scratch, z // all_.phases[0], y // all_.phases[1])
 
 
 cdef void _run_passes(
-    const passes_t *all_, const geometry_t *g, int op, const cyconv_ukernels *uk,
+    const passes_t *all_, const geometry_t *g, const cyconv_ukernels *uk,
     const floating *source, const floating *w, const floating *bias, floating *result,
-    ptrdiff_t vl, char *scratch, int threads, bint flush
+    ptrdiff_t vl, const run_t *run
 ) noexcept nogil:
-    cdef scratch_t s = _divide(all_, g, op, vl, sizeof(floating), threads)
-    cdef floating *packed = <floating *> (scratch + s.shared_at)
+    cdef scratch_t s = _divide(all_, g, run.op, vl, sizeof(floating), run.threads)
+    cdef floating *packed = <floating *> (run.scratch + s.shared_at)
     cdef ptrdiff_t index, phase
     cdef uint64_t before
     for phase in range(all_.count):
         _pack(&all_.each[phase], g, &s, w, packed + all_.taps_before[phase] * s.vectors * vl)
-    for index in prange(s.rows, num_threads=threads, schedule='static'):
-        before = cyconv_flush_begin() if flush else 0
+    for index in prange(s.rows, num_threads=run.threads, schedule='static'):
+        before = cyconv_flush_begin() if run.flush else 0
         _row_task(
-            all_, g, &s, uk, source, packed, bias, result,
-            scratch + threadid() * s.private_nbytes, index)
-        if flush:
+            all_, g, &s, uk, source, packed, bias, &run.last, result,
+            run.scratch + threadid() * s.private_nbytes, index)
+        if run.flush:
             cyconv_flush_end(before)
 
 
@@ -330,9 +331,9 @@ cdef bint _run(
     if c.op == 2:
         return _run_gradient(&all_, g, uk, x, y, w, vl, c.scratch, c.threads, c.flush)
     if c.op == 1:
-        _run_passes(&all_, g, c.op, uk, y, w, bias, x, vl, c.scratch, c.threads, c.flush)
+        _run_passes(&all_, g, uk, y, w, bias, x, vl, c)
     else:
-        _run_passes(&all_, g, c.op, uk, x, w, bias, y, vl, c.scratch, c.threads, c.flush)
+        _run_passes(&all_, g, uk, x, w, bias, y, vl, c)
     return True
 
 

@@ -68,6 +68,12 @@ cdef extern from "ukernel/ukernel.h" nogil:
             int height, int taps, int step, ptrdiff_t pixels, const double *x, const ptrdiff_t *row,
             ptrdiff_t pixel, const double *dy, ptrdiff_t dy_pixel, ptrdiff_t lo, ptrdiff_t hi,
             double *dw, const ptrdiff_t *filter_row) noexcept nogil
+        void (*finish_f32)(
+            int activation, float alpha, ptrdiff_t rows, ptrdiff_t cols, float *y, ptrdiff_t row,
+            ptrdiff_t step, const float *residual) noexcept nogil
+        void (*finish_f64)(
+            int activation, double alpha, ptrdiff_t rows, ptrdiff_t cols, double *y,
+            ptrdiff_t row, ptrdiff_t step, const double *residual) noexcept nogil
         const cyconv_winograd *winograd
 
     int cyconv_slides(ptrdiff_t taps, ptrdiff_t step)
@@ -77,6 +83,18 @@ cdef extern from "ukernel/ukernel.h" nogil:
         CYCONV_MOST_ROWS
         CYCONV_MOST_LANES
         CYCONV_DOTS
+
+    enum:
+        CYCONV_IDENTITY
+        CYCONV_RELU
+        CYCONV_RELU6
+        CYCONV_LEAKY_RELU
+        CYCONV_HARDSIGMOID
+        CYCONV_HARDSWISH
+        CYCONV_SIGMOID
+        CYCONV_SILU
+        CYCONV_TANH
+        CYCONV_GELU
 
 
 cdef const cyconv_ukernels *active() noexcept

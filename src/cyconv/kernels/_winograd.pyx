@@ -29,7 +29,7 @@ from ._geometry cimport Geometry, geometry_t
 from ._passes cimport (
     ceil_div, cyconv_flush_begin, cyconv_flush_end, data_pass, forward_pass, pass_t,
 )
-from ._run cimport Run, run_t
+from ._run cimport Run, epilogue_t, run_t
 from ._ukernels cimport CYCONV_MOST_LANES, active, cyconv_ukernels
 from ._winograd_plan cimport (
     BLOCK_DEPTH, FILTERS, GROUP_VECTORS, SLAB_VECTORS, plan_gradient, plan_pass, plan_t,
@@ -61,8 +61,8 @@ cdef void _make_group(
 
 cdef void _block_group(
     const pass_t *p, const plan_t *b, const cyconv_ukernels *uk, const place_t *at,
-    const floating *v, const floating *w, ptrdiff_t group, char *scratch, char *private_,
-    floating *result
+    const floating *v, const floating *w, ptrdiff_t group, const epilogue_t *last, char *scratch,
+    char *private_, floating *result
 ) noexcept nogil:
     """The results of a block of tiles for a group of lanes."""
     cdef floating *m = <floating *> (private_ + b.m_at)
@@ -84,7 +84,7 @@ cdef void _block_group(
             v + block * BLOCK_DEPTH, b.v_tile, b.v_point, u, count * 2 * b.vl, b.u_point, m,
             b.m_tile, b.m_point, block > 0)
     write_tiles(
-        p, &b.form, uk, b.vl, at, vectors, lanes, m, b.m_tile, b.m_point, bias + lane,
+        p, &b.form, uk, b.vl, at, vectors, lanes, m, b.m_tile, b.m_point, bias + lane, last,
         slab + GROUP_VECTORS * b.vl, slab, result + lane * p.result_c, <floating *> private_)
 
 
@@ -112,7 +112,7 @@ cdef inline ptrdiff_t _pieces(const window_t *w, int vl) noexcept nogil:
 
 cdef void _kept_block(
     const pass_t *p, const plan_t *b, const cyconv_ukernels *uk, const floating *source,
-    ptrdiff_t index, char *scratch, char *private_, floating *result
+    ptrdiff_t index, const epilogue_t *last, char *scratch, char *private_, floating *result
 ) noexcept nogil:
     """A block of tiles from beginning to end, by filters that are transformed already."""
     cdef place_t at = place_of(&b.form, &b.blocks, p.batch, index)
@@ -125,13 +125,16 @@ cdef void _kept_block(
                     b, &b.input, uk, &at, image, slice_, piece, source, scratch, private_, v,
                     b.v_tile, b.v_point)
     for group in range(b.groups):
-        _block_group(p, b, uk, &at, v, <const floating *> NULL, group, scratch, private_, result)
+        _block_group(
+            p, b, uk, &at, v, <const floating *> NULL, group, last, scratch, private_, result)
 
 
 cdef void _run_pass(
     const pass_t *p, const plan_t *b, const cyconv_ukernels *uk, const floating *source,
-    const floating *w, const floating *bias, floating *result, char *scratch, int threads
+    const floating *w, const floating *bias, floating *result, const run_t *run
 ) noexcept nogil:
+    cdef char *scratch = run.scratch
+    cdef int threads = run.threads
     cdef char *own = scratch + b.private_at
     cdef floating *u = <floating *> (scratch + b.u_at)
     cdef floating *v = <floating *> (scratch + b.v_at)
@@ -157,7 +160,8 @@ cdef void _run_pass(
         ):
             before = cyconv_flush_begin() if b.flush else 0
             _kept_block(
-                p, b, uk, source, task, scratch, own + threadid() * b.private_nbytes, result)
+                p, b, uk, source, task, &run.last, scratch,
+                own + threadid() * b.private_nbytes, result)
             if b.flush:
                 cyconv_flush_end(before)
         return
@@ -176,7 +180,7 @@ cdef void _run_pass(
         for task in prange(b.groups, num_threads=threads, schedule='dynamic', chunksize=1):
             before = cyconv_flush_begin() if b.flush else 0
             _block_group(
-                p, b, uk, &at, <const floating *> v, w, task, scratch,
+                p, b, uk, &at, <const floating *> v, w, task, &run.last, scratch,
                 own + threadid() * b.private_nbytes, result)
             if b.flush:
                 cyconv_flush_end(before)
@@ -300,11 +304,11 @@ cdef bint _run(
         elif c.op == 1:
             _run_pass(
                 p, b, uk, outputs, filters, bias + group * g.ci if bias != NULL else NULL, inputs,
-                scratch, c.threads)
+                c)
         else:
             _run_pass(
                 p, b, uk, inputs, filters, bias + group * g.co if bias != NULL else NULL, outputs,
-                scratch, c.threads)
+                c)
     for thread in range(c.threads):
         check = <floating *> (scratch + b.private_at + thread * b.private_nbytes)
         for lane in range(b.vl):

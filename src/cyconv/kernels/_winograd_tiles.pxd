@@ -8,6 +8,7 @@ from cython cimport floating
 from libc.string cimport memcpy, memset
 
 from ._passes cimport ceil_div, pass_t
+from ._run cimport epilogue_t, finish
 from ._ukernels cimport cyconv_ukernels
 from ._winograd_ukernels cimport (
     CYCONV_MOST_POINTS, transform_input, transform_output, transform_spread, turn,
@@ -199,10 +200,11 @@ cdef inline void read_tiles(
 cdef inline void write_tiles(
     const pass_t *p, const form_t *f, const cyconv_ukernels *uk, ptrdiff_t vl, const place_t *at,
     int vectors, ptrdiff_t lanes, const floating *m, ptrdiff_t m_tile, ptrdiff_t m_point,
-    const floating *bias, floating *slab, floating *dump, floating *result, floating *check
+    const floating *bias, const epilogue_t *last, floating *slab, floating *dump,
+    floating *result, floating *check
 ) noexcept nogil:
-    """Transform a block's products back and write `lanes` channels to the result, which points at
-    the first of them; straight into it where they are whole vectors and lie so."""
+    """Transform a block's products back, write `lanes` channels to the result, which points at
+    the first of them, and finish them; straight into it where they are whole vectors and lie so."""
     cdef floating *pixel[CYCONV_MOST_POINTS]
     cdef floating *plane
     cdef floating *base
@@ -229,26 +231,28 @@ cdef inline void write_tiles(
                             base + y * y_stride + x * x_stride if y < y_hi and x < x_hi else dump)
                 transform_output(uk, f.number, vectors, m, m_point, bias, pixel, check)
                 m += m_tile
-        if straight:
-            continue
         plane += y_lo * p.axis[1].result_stride + x_lo * p.axis[2].result_stride
         if p.axis[1].result_stride == cols * p.axis[2].result_stride:
-            _write_row(p, uk, slab, rows * cols, pitch, lanes, plane)
+            _write_row(p, uk, slab, rows * cols, pitch, lanes, straight, last, plane)
         else:
             for y in range(rows):
                 _write_row(
-                    p, uk, slab + y * cols * pitch, cols, pitch, lanes,
+                    p, uk, slab + y * cols * pitch, cols, pitch, lanes, straight, last,
                     plane + y * p.axis[1].result_stride)
 
 
 cdef inline void _write_row(
     const pass_t *p, const cyconv_ukernels *uk, const floating *slab, ptrdiff_t pixels,
-    ptrdiff_t pitch, ptrdiff_t lanes, floating *target
+    ptrdiff_t pitch, ptrdiff_t lanes, bint straight, const epilogue_t *last, floating *target
 ) noexcept nogil:
+    """Copy a row of the slab to the result, unless it is there already, and finish it."""
     cdef ptrdiff_t x, stride = p.axis[2].result_stride
     if p.result_c == 1:
-        for x in range(pixels):
-            memcpy(target + x * stride, slab + x * pitch, lanes * sizeof(floating))
+        if not straight:
+            for x in range(pixels):
+                memcpy(target + x * stride, slab + x * pitch, lanes * sizeof(floating))
+        finish(last, uk, pixels, lanes, target, stride, 1)
         return
     # The result is contiguous, so that its rows are: stride is 1.
     turn(uk, pixels, lanes, slab, pitch, target, p.result_c)
+    finish(last, uk, lanes, pixels, target, p.result_c, 1)

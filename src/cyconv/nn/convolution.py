@@ -6,9 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .. import arguments
-from ..autograd import convolve, convolve_transposed, pad, raw
-from ..autograd.activations import check_activation
+from .. import arguments, functional
+from ..autograd import pad, raw
 from ..autograd.padding import MODES
 from .initialisation import Rng, kaiming_uniform, uniform_bias
 from .module import Module, Parameter
@@ -27,7 +26,7 @@ class _Convolution(Module):
         kernel_size: Any,
         groups: int,
         bias: bool,
-        activation: str | None,
+        activation: str | tuple[str, float] | None,
         layout: str,
         rng: Rng,
         dtype: Any,
@@ -40,7 +39,7 @@ class _Convolution(Module):
         for name, count in (("in_channels", in_channels), ("out_channels", out_channels)):
             if count % groups:
                 raise ValueError(f"groups={groups} does not divide {name}={count}")
-        check_activation(activation)
+        arguments.activation_of(activation)
         channels_last = arguments.layout_of(layout, self.rank) == "nhwc"
         self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, kernel
         self.groups, self.activation, self.layout = groups, activation, layout
@@ -77,7 +76,7 @@ class _Conv(_Convolution):
         bias: bool = True,
         padding_mode: str = "zeros",
         *,
-        activation: str | None = None,
+        activation: str | tuple[str, float] | None = None,
         layout: str = "channels_first",
         strategy: str | None = None,
         rng: Rng = None,
@@ -99,7 +98,7 @@ class _Conv(_Convolution):
         padding = self.padding
         if self.padding_mode != "zeros":
             x, padding = pad(x, self._widths(raw(x).shape), self.padding_mode), 0
-        return convolve(
+        return functional.conv_forward(
             x, self.weight, self.bias, activation=self.activation, stride=self.stride,
             padding=padding, dilation=self.dilation, groups=self.groups, layout=self.layout,
             strategy=self.strategy,
@@ -131,7 +130,7 @@ class _ConvTranspose(_Convolution):
         bias: bool = True,
         dilation: Any = 1,
         *,
-        activation: str | None = None,
+        activation: str | tuple[str, float] | None = None,
         layout: str = "channels_first",
         strategy: str | None = None,
         rng: Rng = None,
@@ -146,7 +145,7 @@ class _ConvTranspose(_Convolution):
 
     def forward(self, x: Any, output_size: Any = None) -> Any:
         """Convolve a tensor or array; `output_size` takes the place of the output padding."""
-        return convolve_transposed(
+        return functional.conv_transpose(
             x, self.weight, self.bias, activation=self.activation, stride=self.stride,
             padding=self.padding, output_size=output_size,
             output_padding=self.output_padding if output_size is None else 0,
@@ -174,8 +173,8 @@ class Conv2d(_Conv):
         Whether to add a learnt bias.
     padding_mode : {"zeros", "reflect", "replicate", "circular"}
         What is around the image.
-    activation : {"relu", "silu", "gelu", "sigmoid", "tanh"}, optional
-        Applied to the result, in its memory where that can be.
+    activation : str or (str, float), optional
+        As in `cyconv.conv_forward`.
     layout : str
         Channels first or last, of input, output and weight; `Module.state_dict` is the same.
     strategy : str, optional

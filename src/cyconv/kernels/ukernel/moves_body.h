@@ -2,12 +2,28 @@
 #ifdef HAS_SHUFFLE
 typedef INTEGER NAME(mask) __attribute__((vector_size(VBYTES)));
 
-/* One VL x VL block in two steps. Registers have banks of 16 bytes, and shuffles within banks are cheap:
- * first the square of BANK x BANK elements in every bank of BANK rows, by repeated interleaving
- * ({first half, second half} -> {pairwise interleaved}, log2(BANK) rounds); then the banks, by
- * exchanging those at distance w, a power of two up to VL/2. Of the block only `rows` rows are read, and
- * `cols` rows of the transposed block written, a whole vector each. */
+/* Registers have banks of 16 bytes, and shuffles within banks are cheap. `square` transposes the BANK x
+ * BANK elements in every bank of BANK registers by repeated interleaving ({first half, second half} ->
+ * {pairwise interleaved}, log2(BANK) rounds); `exchange` swaps the banks of registers w apart. */
 #define BANK ((int)(16 / sizeof(REAL)))
+ALWAYS_INLINE void NAME(square)(NAME(reg) *v)
+{
+    NAME(reg) u[BANK];
+    NAME(mask) low, high;
+    UNROLL for (int i = 0; i < VL; i++) {
+        low[i] = i / BANK * BANK + i % BANK / 2 + i % 2 * VL;
+        high[i] = low[i] + BANK / 2;
+    }
+    UNROLL for (int width = 1; width < BANK; width *= 2) {
+        UNROLL for (int i = 0; i < BANK / 2; i++) {
+            u[2 * i] = __builtin_shuffle(v[i], v[i + BANK / 2], low);
+            u[2 * i + 1] = __builtin_shuffle(v[i], v[i + BANK / 2], high);
+        }
+        UNROLL for (int i = 0; i < BANK; i++)
+            v[i] = u[i];
+    }
+}
+
 ALWAYS_INLINE void NAME(exchange)(NAME(reg) *v, const int w)
 {
     NAME(mask) low, high;
@@ -23,26 +39,16 @@ ALWAYS_INLINE void NAME(exchange)(NAME(reg) *v, const int w)
         }
 }
 
+/* One VL x VL block. Of it only `rows` rows are read, and `cols` rows of the transposed block written,
+ * a whole vector each. */
 ALWAYS_INLINE void NAME(transpose_block)(ptrdiff_t rows, ptrdiff_t cols, const REAL *src,
                                          ptrdiff_t src_row, REAL *dst, ptrdiff_t dst_row)
 {
-    NAME(reg) v[VL], u[BANK];
-    NAME(mask) low, high;
-    UNROLL for (int i = 0; i < VL; i++) {
-        low[i] = i / BANK * BANK + i % BANK / 2 + i % 2 * VL;
-        high[i] = low[i] + BANK / 2;
-    }
+    NAME(reg) v[VL];
     UNROLL for (int i = 0; i < VL; i++)
         v[i] = *(const NAME(vec) *)(src + (i < rows ? i : 0) * src_row);
     UNROLL for (int bank = 0; bank < VL; bank += BANK)
-        UNROLL for (int width = 1; width < BANK; width *= 2) {
-            UNROLL for (int i = 0; i < BANK / 2; i++) {
-                u[2 * i] = __builtin_shuffle(v[bank + i], v[bank + i + BANK / 2], low);
-                u[2 * i + 1] = __builtin_shuffle(v[bank + i], v[bank + i + BANK / 2], high);
-            }
-            UNROLL for (int i = 0; i < BANK; i++)
-                v[bank + i] = u[i];
-        }
+        NAME(square)(v + bank);
     if (VL > BANK)
         NAME(exchange)(v, BANK);
     if (VL > 2 * BANK)
@@ -51,7 +57,27 @@ ALWAYS_INLINE void NAME(transpose_block)(ptrdiff_t rows, ptrdiff_t cols, const R
         if (i < cols)
             *(NAME(vec) *)(dst + i * dst_row) = v[i];
 }
-#undef BANK
+
+/* A block of VL rows and at most BANK columns: each bank is filled from a row of its own. */
+ALWAYS_INLINE void NAME(transpose_thin)(ptrdiff_t cols, const REAL *src, ptrdiff_t src_row, REAL *dst,
+                                        ptrdiff_t dst_row)
+{
+    NAME(reg) v[BANK];
+    UNROLL for (int i = 0; i < BANK; i++) {
+        v[i] = *(const NAME(vec) *)(src + i * src_row);
+        UNROLL for (int bank = BANK; bank < VL; bank += BANK) {
+            const NAME(reg) other = *(const NAME(vec) *)(src + (i + bank) * src_row - bank);
+            NAME(mask) only;
+            UNROLL for (int lane = 0; lane < VL; lane++)
+                only[lane] = lane / BANK * BANK == bank ? VL + lane : lane;
+            v[i] = __builtin_shuffle(v[i], other, only);
+        }
+    }
+    NAME(square)(v);
+    UNROLL for (int i = 0; i < BANK; i++)
+        if (i < cols)
+            *(NAME(vec) *)(dst + i * dst_row) = v[i];
+}
 #endif
 
 ALWAYS_INLINE void NAME(transpose_each)(ptrdiff_t rows, ptrdiff_t cols, const REAL *src,
@@ -81,8 +107,12 @@ static void NAME(transpose)(ptrdiff_t rows, ptrdiff_t cols, const REAL *src, ptr
         return;
     }
     if (rows >= VL && src_row >= 0) {
+        const ptrdiff_t end = (rows - 1) * src_row + cols;
         ptrdiff_t i = 0;
-        while (i + VL <= rows && (i + VL - 1) * src_row + VL <= (rows - 1) * src_row + cols) {
+        if (cols <= BANK && src_row > 0)
+            for (; i + VL <= rows && (i + VL - 1) * src_row + BANK <= end; i += VL)
+                NAME(transpose_thin)(cols, src + i * src_row, src_row, dst + i, dst_row);
+        while (i + VL <= rows && (i + VL - 1) * src_row + VL <= end) {
             NAME(transpose_block)(VL, cols, src + i * src_row, src_row, dst + i, dst_row);
             i += VL;
         }
@@ -101,6 +131,7 @@ static void NAME(transpose)(ptrdiff_t rows, ptrdiff_t cols, const REAL *src, ptr
 #endif
     NAME(transpose_each)(rows, cols, src, src_row, dst, dst_row);
 }
+#undef BANK
 
 static void NAME(collect)(ptrdiff_t rows, int nv, const REAL *src, ptrdiff_t src_row, REAL *dst)
 {

@@ -36,6 +36,17 @@
  *
  * where columns from lo to hi that no output sees may be multiplied by zeros. hi does not exceed
  * (pixels - 1)*step + taps. cyconv_slides and cyconv_slide_height say which taps and steps exist.
+ *
+ * finish: y[i*row + j*step] gets the activation of itself + residual[i*row + j*step] (unless that is
+ * NULL), for i < rows, j < cols. Each element is computed alike wherever it stands. With x that sum,
+ *
+ *     RELU         max(x, 0)                 RELU6        min(max(x, 0), 6)
+ *     LEAKY_RELU   x < 0 ? alpha*x : x       HARDSIGMOID  min(max(alpha*x + 1/2, 0), 1)
+ *     HARDSWISH    x * HARDSIGMOID(x) with alpha = 1/6
+ *     SIGMOID      1 / (1 + exp(-x))         SILU         x * SIGMOID(x)
+ *     TANH                                   GELU         x * (1 + erf(x / sqrt(2))) / 2
+ *
+ * NaN stays NaN. Factors below the smallest normal number may be 0.
  */
 #ifndef CYCONV_UKERNEL_H
 #define CYCONV_UKERNEL_H
@@ -91,8 +102,18 @@ typedef struct {
                                const ptrdiff_t *row, ptrdiff_t pixel, const double *dy,
                                ptrdiff_t dy_pixel, ptrdiff_t lo, ptrdiff_t hi, double *dw,
                                const ptrdiff_t *filter_row);
+    void (*finish_f32)(int activation, float alpha, ptrdiff_t rows, ptrdiff_t cols, float *y,
+                       ptrdiff_t row, ptrdiff_t step, const float *residual);
+    void (*finish_f64)(int activation, double alpha, ptrdiff_t rows, ptrdiff_t cols, double *y,
+                       ptrdiff_t row, ptrdiff_t step, const double *residual);
     const cyconv_winograd *winograd;
 } cyconv_ukernels;
+
+/* Of `finish`. */
+enum {
+    CYCONV_IDENTITY, CYCONV_RELU, CYCONV_RELU6, CYCONV_LEAKY_RELU, CYCONV_HARDSIGMOID,
+    CYCONV_HARDSWISH, CYCONV_SIGMOID, CYCONV_SILU, CYCONV_TANH, CYCONV_GELU
+};
 
 /* Bounds on mr and 2*vl of any table; streams of `dots` on either side. */
 enum { CYCONV_MOST_ROWS = 16, CYCONV_MOST_LANES = 32, CYCONV_DOTS = 3 };

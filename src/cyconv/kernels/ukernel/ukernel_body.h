@@ -28,6 +28,7 @@ typedef REAL NAME(reg);
 #include "sums_body.h"
 #include "moves_body.h"
 #include "slide_body.h"
+#include "epilogue_body.h"
 
 #undef JOIN2
 #undef JOIN

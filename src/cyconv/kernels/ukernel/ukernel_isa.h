@@ -67,5 +67,7 @@ const cyconv_ukernels TABLE_NAME(ISA) = {
     .slide_f64 = slide_f64,
     .slide_gradient_f32 = slide_gradient_f32,
     .slide_gradient_f64 = slide_gradient_f64,
+    .finish_f32 = finish_f32,
+    .finish_f64 = finish_f64,
     .winograd = &WINOGRAD(ISA),
 };

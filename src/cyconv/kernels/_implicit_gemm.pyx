@@ -30,7 +30,7 @@ from ._passes cimport (
 from ._run cimport Run, epilogue_t, finish, run_t
 from ._slabs cimport (
     FOLD_PIXELS, block_place, blocks_t, divide_blocks, fill_slab_line, list_depth, list_pixels,
-    place_t, vectors_of,
+    place_t, result_offset, result_step, vectors_of,
 )
 from ._ukernels cimport (
     CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, collect, cyconv_ukernels, move, outer, transpose,
@@ -111,28 +111,6 @@ cdef bint _pack_chunk(
     return True
 
 
-cdef inline ptrdiff_t _place(
-    const pass_t *p, const place_t *at, ptrdiff_t n, ptrdiff_t y
-) noexcept nogil:
-    """Offset in the result of the first pixel of row `y` of image `n` of a block."""
-    return (
-        (at.n + n) * p.result_n
-        + (p.axis[0].first + at.z * p.axis[0].every) * p.axis[0].result_stride
-        + (p.axis[1].first + (at.y + y) * p.axis[1].every) * p.axis[1].result_stride
-        + (p.axis[2].first + at.x * p.axis[2].every) * p.axis[2].result_stride)
-
-
-cdef inline ptrdiff_t _pixel_step(const pass_t *p, const place_t *at) noexcept nogil:
-    """From pixel to pixel of a block in a channels-last result, 0 if they are not evenly spaced."""
-    cdef ptrdiff_t pixel = p.axis[2].every * p.axis[2].result_stride
-    cdef ptrdiff_t row = p.axis[1].every * p.axis[1].result_stride
-    if p.result_c != 1 or (at.rows > 1 and row != at.cols * pixel):
-        return 0
-    if at.images > 1 and p.result_n != at.rows * at.cols * pixel:
-        return 0
-    return pixel
-
-
 cdef void _store(
     const pass_t *p, const place_t *at, const cyconv_ukernels *uk, const floating *c,
     ptrdiff_t c_row, ptrdiff_t lanes, const epilogue_t *last, floating *result
@@ -147,7 +125,7 @@ cdef void _store(
         rows = 1
     for n in range(at.images):
         for y in range(rows):
-            target = result + _place(p, at, n, y)
+            target = result + result_offset(p, at, n, y)
             if p.result_c == 1:
                 move(uk, cols, lanes, c, c_row, 1, target, pixel, 1)
                 finish(last, uk, cols, lanes, target, pixel, 1)
@@ -215,13 +193,13 @@ cdef void _block_task(
         for line in range(at.images * b.slab[0] * b.slab[1]):
             fill_slab_line(p, b, &at, uk, source, line, slab)
         source = slab
-    step = _pixel_step(p, &at) if p.depth <= BLOCK_DEPTH else 0
+    step = result_step(p, &at) if p.depth <= BLOCK_DEPTH else 0
     for panel in range(begin, end):
         lane = (chunk + panel) * b.nr
         lanes = min(b.nr, p.lanes - lane)
         target, c_row = c, vectors_of(b, lanes) * b.vl
         if step > 0 and lanes == c_row:
-            target, c_row = result + lane + _place(p, &at, 0, 0), step
+            target, c_row = result + lane + result_offset(p, &at, 0, 0), step
         _panel_product(
             p, b, uk, source, position, pixels, offset, packed + panel * b.nr * p.depth, lanes,
             bias + lane if bias != NULL else NULL, target, c_row)

@@ -282,3 +282,25 @@ cdef inline void list_pixels(
                 position[i] = (
                     base + n * image + y * p.axis[1].step * row + x * p.axis[2].step * pixel)
                 i = i + 1
+
+
+cdef inline ptrdiff_t result_offset(
+    const pass_t *p, const place_t *at, ptrdiff_t n, ptrdiff_t y
+) noexcept nogil:
+    """Offset in the result of the first pixel of row `y` of image `n` of a block."""
+    return (
+        (at.n + n) * p.result_n
+        + (p.axis[0].first + at.z * p.axis[0].every) * p.axis[0].result_stride
+        + (p.axis[1].first + (at.y + y) * p.axis[1].every) * p.axis[1].result_stride
+        + (p.axis[2].first + at.x * p.axis[2].every) * p.axis[2].result_stride)
+
+
+cdef inline ptrdiff_t result_step(const pass_t *p, const place_t *at) noexcept nogil:
+    """From pixel to pixel of a block in a channels-last result, 0 if they are not evenly spaced."""
+    cdef ptrdiff_t pixel = p.axis[2].every * p.axis[2].result_stride
+    cdef ptrdiff_t row = p.axis[1].every * p.axis[1].result_stride
+    if p.result_c != 1 or (at.rows > 1 and row != at.cols * pixel):
+        return 0
+    if at.images > 1 and p.result_n != at.rows * at.cols * pixel:
+        return 0
+    return pixel

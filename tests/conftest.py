@@ -159,6 +159,7 @@ def pytest_report_header():
 
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "gpu: needs a GPU and CuPy; skipped where there is none")
     config.addinivalue_line("markers", "large: needs many GB; runs only with CYCONV_TEST_LARGE=1")
 
 

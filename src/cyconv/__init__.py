@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from . import binding, calls, tune, workspace
 from .diagnostics import show_config
-from .errors import CyconvError, CyconvWarning, DTypeError, ShapeError, UnsupportedError
+from .errors import (
+    CyconvError,
+    CyconvWarning,
+    DTypeError,
+    GpuError,
+    GpuMemoryError,
+    ShapeError,
+    UnsupportedError,
+)
 from .explanation import Candidate, Explanation, Plan, explain, plan
 from .functional import (
     bias_backward,
@@ -46,6 +54,8 @@ __all__ = [
     "CyconvWarning",
     "DTypeError",
     "Explanation",
+    "GpuError",
+    "GpuMemoryError",
     "Plan",
     "ShapeError",
     "Tensor",

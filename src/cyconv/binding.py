@@ -35,6 +35,11 @@ class Bound(NamedTuple):
     flush: bool
     empty: bool
 
+    @property
+    def strategy(self) -> str:
+        """Name of the algorithm."""
+        return self.algorithm.name
+
     def run(
         self,
         x: Array,

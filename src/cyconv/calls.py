@@ -13,6 +13,7 @@ import numpy as np
 
 from .arguments import Activation
 from .binding import Bound, bind
+from .devices import check_places, entered, namespace
 from .errors import DTypeError, ShapeError
 from .execute import execute
 from .operands import Array, Operands, is_ready, takes_result
@@ -193,31 +194,35 @@ def _operands(checked: Request, result: Array) -> Operands:
 
 
 def _finish(checked: Request, out: Any) -> Array:
-    """Run a checked call into `out`, or into a new array."""
+    """Run a checked call into `out`, or into a new array beside the operands."""
     problem = checked.problem
     whole = checked.batched or problem.op == "dw"
     shape = problem.result_shape if whole else problem.result_shape[1:]
-    if out is None:
-        result = np.empty(shape, checked.dtype)
-    else:
-        result = _check_out(out, shape, checked.dtype)
-        inputs = (checked.x, checked.w, checked.y, checked.bias, checked.residual)
-        if any(a is not None and np.may_share_memory(result, a) for a in inputs):
-            result = np.empty(shape, checked.dtype)
-    execute(problem, checked.settings, _operands(checked, _view(checked, result)))
-    if out is not None and result is not out:
-        out[...] = result
-        return out  # type: ignore[no-any-return]
-    return result
+    operands = (checked.x, checked.w, checked.y, checked.bias, checked.residual)
+    inputs = [a for a in operands if a is not None]
+    with entered(inputs[0]) as xp:
+        if out is None:
+            result = xp.empty(shape, checked.dtype)
+        else:
+            result = _check_out(out, shape, checked.dtype, inputs[0])
+            if any(xp.may_share_memory(result, a) for a in inputs):
+                result = xp.empty(shape, checked.dtype)
+        execute(problem, checked.settings, _operands(checked, _view(checked, result)))
+        if out is not None and result is not out:
+            out[...] = result
+            return out  # type: ignore[no-any-return]
+    return result  # type: ignore[no-any-return]
 
 
-def _check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"out must be a numpy.ndarray, not {type(out).__name__}")
+def _check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], beside: Array) -> Array:
+    xp = namespace(beside)
+    if not isinstance(out, xp.ndarray):
+        raise TypeError(f"out must be a {xp.__name__}.ndarray, not {type(out).__name__}")
     if out.shape != shape:
         raise ShapeError(f"out has shape {out.shape}, should be {shape}")
     if out.dtype != dtype or not out.dtype.isnative:
         raise DTypeError(f"out has dtype {out.dtype.str}, should be {dtype.str}")
-    if not out.flags.writeable:
+    if xp is np and not out.flags.writeable:
         raise ValueError("out is read-only")
-    return out
+    check_places(x=beside, out=out)
+    return out  # type: ignore[no-any-return]

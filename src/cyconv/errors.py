@@ -19,5 +19,13 @@ class DTypeError(CyconvError, TypeError):
     """A dtype that convolution does not take."""
 
 
+class GpuError(CyconvError):
+    """A GPU that cannot run a kernel, or a kernel that cannot be compiled for it."""
+
+
+class GpuMemoryError(GpuError, MemoryError):
+    """Too little memory on a GPU."""
+
+
 class CyconvWarning(UserWarning):
     """Something was ignored or replaced by a default; the result is right."""

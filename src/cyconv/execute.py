@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from . import tune
 from .binding import bind
+from .devices import namespace, on_gpu
 from .kernels._run import finish_array
 from .operands import RESULT, Array, Operands, is_ready
 from .problem import ConvProblem
@@ -20,11 +23,12 @@ def execute(problem: ConvProblem, settings: Config, operands: Operands) -> None:
     """Write the result into its place among the operands, whatever they look like.
 
     The result must not overlap an operand; `settings` are resolved. Copies of operands and scratch
-    together keep to the workspace limit: where they cannot, the problem is halved.
+    together keep to the workspace limit: where they cannot, the problem is halved; so is one that
+    is too large to be counted on a GPU.
     """
     copies = _copies(problem, operands)
     limit = settings.workspace_limit
-    if sum(copies.values()) > max(limit // 2, _FEWEST_BYTES):
+    if sum(copies.values()) > max(limit // 2, _FEWEST_BYTES) or not _countable(problem, operands):
         parts = halves(problem, _to_shrink(problem, copies, limit))
         if parts is not None:
             _execute_halves(parts, settings, operands)
@@ -38,6 +42,11 @@ def execute(problem: ConvProblem, settings: Config, operands: Operands) -> None:
 
 def run_ready(problem: ConvProblem, settings: Config, operands: Operands) -> None:
     """Run on operands that kernels can use where they lie."""
+    if on_gpu(operands.x):
+        from . import gpu
+
+        gpu.run(problem, settings, operands)
+        return
     if settings.strategy == "profile" and problem.macs and not settings.reproducible:
         bare = operands._replace(residual=None, activation=None)
         settings, done = tune.choose(problem, settings, bare)
@@ -53,13 +62,12 @@ def run_ready(problem: ConvProblem, settings: Config, operands: Operands) -> Non
 
 def _copies(problem: ConvProblem, operands: Operands) -> dict[str, int]:
     """Bytes of the copy that each operand needs, the result's included."""
-    itemsize = problem.compute_dtype.itemsize
+    dtype = _kernel_dtype(problem, operands)
     compact = (RESULT[problem.op], "residual")
     return {
-        role: array.size * itemsize
+        role: array.size * dtype.itemsize
         for role, array in _arrays(operands)
-        if not is_ready(array, problem.compute_dtype)
-        or (role in compact and not array.flags.c_contiguous)
+        if not is_ready(array, dtype) or (role in compact and not array.flags.c_contiguous)
     }
 
 
@@ -73,22 +81,39 @@ def _arrays(operands: Operands) -> list[tuple[str, Array]]:
     ]
 
 
+def _kernel_dtype(problem: ConvProblem, operands: Operands) -> np.dtype[Any]:
+    """Return what kernels read and write: on a GPU the half types too."""
+    result = operands.result(problem.op)
+    return result.dtype if on_gpu(result) else problem.compute_dtype
+
+
+def _countable(problem: ConvProblem, operands: Operands) -> bool:
+    """Whether the kernels of a GPU can count a problem; those of a CPU always can."""
+    if not on_gpu(operands.x):
+        return True
+    from . import gpu
+
+    return gpu.counts_fit(problem)
+
+
 def _to_shrink(problem: ConvProblem, copies: dict[str, int], limit: int) -> str:
     """Name the operand to halve: the largest copy, but a sum of halves needs room for dw twice."""
     weights = problem.elements["w"] * problem.compute_dtype.itemsize
     if problem.op == "dw" and 2 * weights > limit // 2:
         return "w"
-    largest = max(copies, key=lambda role: copies[role])
+    sizes = copies or problem.elements
+    largest = max(sizes, key=lambda role: sizes[role])
     return RESULT[problem.op] if largest == "residual" else largest
 
 
 def _execute_copied(
     problem: ConvProblem, settings: Config, operands: Operands, copies: dict[str, int]
 ) -> None:
-    dtype = problem.compute_dtype
+    dtype = _kernel_dtype(problem, operands)
     result = RESULT[problem.op]
+    xp = namespace(operands.x)
     ready = {
-        role: np.empty(array.shape, dtype) if role == result else np.array(array, dtype, order="C")
+        role: xp.empty(array.shape, dtype) if role == result else xp.array(array, dtype, order="C")
         for role, array in _arrays(operands)
         if role in copies
     }
@@ -107,7 +132,7 @@ def _execute_halves(parts: tuple[Part, Part], settings: Config, operands: Operan
     # Halves are summed in the compute dtype and rounded once.
     sums: list[Array] = []
     for part, views in zip(parts, (first, second), strict=True):
-        total = np.empty(part.problem.w_shape, part.problem.compute_dtype)
+        total = namespace(views.x).empty(part.problem.w_shape, part.problem.compute_dtype)
         execute(part.problem, settings, views.with_result("dw", total))
         sums.append(total)
     with np.errstate(all="ignore"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from . import request, tune
 from .algorithms import CPU
 from .binding import Bound, bind, natural_strides
 from .costs import estimate
+from .devices import check_places, entered, namespace, on_gpu
 from .errors import DTypeError, ShapeError
 from .execute import execute
 from .kernels._geometry import Geometry
@@ -18,6 +19,9 @@ from .problem import ConvProblem
 from .request import Request
 from .select import refusal
 from .settings import Config, check_strategy, check_threads, resolve
+
+if TYPE_CHECKING:
+    from .gpu import Outlook
 
 # Which operands an operator takes, in the order of its call.
 _INPUTS = {"fwd": ("x", "w"), "dx": ("dy", "w"), "dw": ("x", "dy")}
@@ -39,14 +43,19 @@ class Plan:
         The strategies that do not serve the problem, and why.
     workspace_nbytes : int
         Scratch bytes of a call on contiguous operands.
+    device : {"cpu", "gpu"}
+        Whose arrays it takes.
     """
 
-    def __init__(self, problem: ConvProblem, settings: Config, bound: Bound) -> None:
+    def __init__(
+        self, problem: ConvProblem, settings: Config, chosen: Bound | Outlook, device: str
+    ) -> None:
         self.problem = problem
-        self.strategy = bound.algorithm.name
-        self.reason = bound.reason
-        self.refusals = dict(bound.refusals)
-        self.workspace_nbytes = bound.workspace_nbytes
+        self.strategy = chosen.strategy
+        self.reason = chosen.reason
+        self.refusals = dict(chosen.refusals)
+        self.workspace_nbytes = chosen.workspace_nbytes
+        self.device = device
         self._settings = settings._replace(strategy=self.strategy, strict=False)
 
     def __call__(self, a: Any, b: Any, bias: Any = None, *, out: Array | None = None) -> Array:
@@ -75,6 +84,9 @@ class Plan:
         given = {}
         for name, value in zip(_INPUTS[problem.op], (a, b), strict=True):
             array = as_array(name, value)
+            if on_gpu(array) != (self.device == "gpu"):
+                kind = f"{namespace(array).__name__}.ndarray"
+                raise TypeError(f"{name} is a {kind}, the plan is for device={self.device!r}")
             if array.shape != shapes[name]:
                 raise ShapeError(f"{name} has shape {array.shape}, the plan is for {shapes[name]}")
             if NAMES.get(array.dtype.name) != problem.dtype:
@@ -85,16 +97,18 @@ class Plan:
             raise ShapeError(
                 f"out is {out.dtype} of shape {out.shape}, should be {dtype} of {shape}"
             )
+        check_places(**given, bias=bias, out=out)
         added = self._bias(bias)
-        if out is None or not takes_result(out, shape, dtype, (*given.values(), added)):
-            result = np.empty(shape, dtype)
-        else:
-            result = out
-        x, w, y = (given.get(name, result) for name in ("x", "w", "dy"))
-        execute(problem, self._settings, Operands(x, w, y, added))
-        if out is None or out is result:
-            return result
-        out[...] = result
+        with entered(next(iter(given.values()))) as xp:
+            if out is None or not takes_result(out, shape, dtype, (*given.values(), added)):
+                result = xp.empty(shape, dtype)
+            else:
+                result = out
+            x, w, y = (given.get(name, result) for name in ("x", "w", "dy"))
+            execute(problem, self._settings, Operands(x, w, y, added))
+            if out is None or out is result:
+                return result  # type: ignore[no-any-return]
+            out[...] = result
         return out
 
     def _bias(self, bias: Any) -> Array | None:
@@ -105,7 +119,9 @@ class Plan:
         if bias is None:
             return None
         channels = problem.c_out if problem.op == "fwd" else problem.c_in
-        array = np.ascontiguousarray(as_array("bias", bias), problem.compute_dtype)
+        array = as_array("bias", bias)
+        if not on_gpu(array):
+            array = np.ascontiguousarray(array, problem.compute_dtype)
         if array.shape != (channels,):
             raise ShapeError(f"bias has shape {array.shape}, should be ({channels},)")
         return array
@@ -115,7 +131,11 @@ class Plan:
 
 
 def plan(
-    problem: ConvProblem | str, *, strategy: str | None = None, threads: int | None = None
+    problem: ConvProblem | str,
+    *,
+    strategy: str | None = None,
+    threads: int | None = None,
+    device: str = "cpu",
 ) -> Plan:
     """Choose a strategy for a problem, once.
 
@@ -127,6 +147,8 @@ def plan(
         As in `conv_forward`. ``"profile"`` takes a measured choice if there is one, and ``"auto"``
         otherwise: there is no data to measure with.
     threads : int, optional
+    device : {"cpu", "gpu"}
+        Whether the plan is for NumPy's arrays, or for CuPy's on its current device.
 
     Returns
     -------
@@ -145,15 +167,28 @@ def plan(
         problem = ConvProblem.parse(problem)
     if not isinstance(problem, ConvProblem):
         raise TypeError(f"problem must be a ConvProblem or its string form, not {problem!r}")
-    settings = _known_settings(
-        problem,
-        resolve(
-            problem.op,
-            check_strategy("strategy", strategy),
-            check_threads("threads", threads),
-        ),
+    settings = resolve(
+        problem.op,
+        check_strategy("strategy", strategy),
+        check_threads("threads", threads),
+        _device("device", device).upper(),
     )
-    return Plan(problem, settings, bind(problem, settings, natural_strides(problem)))
+    if device == "gpu":
+        return Plan(problem, settings, _look(problem, settings), device)
+    settings = _known_settings(problem, settings)
+    return Plan(problem, settings, bind(problem, settings, natural_strides(problem)), device)
+
+
+def _device(name: str, value: object) -> str:
+    if value not in ("cpu", "gpu"):
+        raise ValueError(f"{name} must be 'cpu' or 'gpu', not {value!r}")
+    return str(value)
+
+
+def _look(problem: ConvProblem, settings: Config) -> Outlook:
+    from .gpu import look
+
+    return look(problem, settings)
 
 
 def _known_settings(problem: ConvProblem, settings: Config) -> Config:
@@ -202,6 +237,8 @@ class Explanation(NamedTuple):
     flop : int
         Floating-point operations of the call.
     threads : int
+    device : str
+        ``"cpu"``, or the GPU's name.
     """
 
     problem: ConvProblem
@@ -211,13 +248,16 @@ class Explanation(NamedTuple):
     workspace_nbytes: int
     flop: int
     threads: int
+    device: str = "cpu"
 
     def __str__(self) -> str:
+        where = f"{self.threads} thread{'s' * (self.threads > 1)}"
+        if self.device != "cpu":
+            where = self.device
         lines = [
             f"{self.problem}",
             f"strategy   {self.strategy}: {self.reason}",
-            f"work       {self.flop:,} FLOP, {self.workspace_nbytes:,} bytes of workspace, "
-            f"{self.threads} thread{'s' * (self.threads > 1)}",
+            f"work       {self.flop:,} FLOP, {self.workspace_nbytes:,} bytes of workspace, {where}",
             f"{'candidate':<14}{'estimate':>12}{'measured':>12}  note",
         ]
         for c in self.candidates:
@@ -300,6 +340,10 @@ def explain(*operands: Any, operator: str = "forward", **keywords: Any) -> Expla
         raise TypeError(f"explain() takes two or three operands, not {len(operands)}")
     checked = _checked(operator, operands, dict(keywords))
     problem = checked.problem
+    arrays = [a for a in (checked.x, checked.w, checked.y) if a is not None]
+    if on_gpu(arrays[0]):
+        with entered(arrays[0]):
+            return _explained_on_gpu(problem, checked.settings)
     strides = _strides(checked, [_is_shape(value) for value in operands[:2]])
     settings = _known_settings(problem, checked.settings)
     bound = bind(problem, settings, strides)
@@ -328,6 +372,20 @@ def explain(*operands: Any, operator: str = "forward", **keywords: Any) -> Expla
         bound.workspace_nbytes,
         problem.flop,
         bound.threads,
+    )
+
+
+def _explained_on_gpu(problem: ConvProblem, settings: Config) -> Explanation:
+    outlook = _look(problem, settings)
+    return Explanation(
+        problem,
+        outlook.strategy,
+        outlook.reason,
+        tuple(Candidate(*fields) for fields in outlook.candidates),
+        outlook.workspace_nbytes,
+        problem.flop,
+        1,
+        outlook.device,
     )
 
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from . import arguments, request
 from .calls import run
+from .devices import entered, on_gpu
 from .errors import ShapeError
 from .kernels._channel_sums import channel_sums
-from .operands import Array, as_array, result_dtype
+from .operands import Array, as_array, is_ready, result_dtype
 from .settings import resolve
 
 
@@ -277,7 +278,7 @@ def bias_backward(dy: Any, *, layout: str = "channels_first") -> Array:
 
     Returns
     -------
-    numpy.ndarray, shape (C_out,)
+    numpy.ndarray or cupy.ndarray, shape (C_out,)
         In the dtype of `dy`, summed in float64 and rounded once.
 
     Raises
@@ -299,6 +300,12 @@ def bias_backward(dy: Any, *, layout: str = "channels_first") -> Array:
     if not 3 <= dy.ndim <= 5:
         raise ShapeError(f"dy must have 3 to 5 axes, batch included, not {dy.ndim}: {dy.shape}")
     first = arguments.layout_of(layout, dy.ndim - 2) == "nchw"
+    if on_gpu(dy):
+        from . import gpu
+
+        with entered(dy) as cupy:
+            ready = dy if is_ready(dy, dtype) else cupy.array(dy, dtype, order="C")
+            return gpu.bias_gradient(ready, "nchw" if first else "nhwc")  # type: ignore[no-any-return]
     threads = resolve("dw", None, None).threads or 1
     with np.errstate(over="ignore"):
         return channel_sums(dy, 1 if first else dy.ndim - 1, threads).astype(dtype)

@@ -1,4 +1,7 @@
-"""The arrays of a call, and what kernels ask of them: native dtype, alignment, element strides."""
+"""The arrays of a call, and what kernels ask of them: native dtype, alignment, element strides.
+
+Arrays are NumPy's; those of CuPy pass as they are.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .arguments import Activation
+from .devices import namespace, on_gpu
 from .errors import DTypeError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -21,11 +25,13 @@ NAMES = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16
 def as_array(name: str, value: Any) -> Array:
     """Turn an argument into a plain NumPy array without a copy where that is possible.
 
+    A CuPy array stays one.
+
     Takes what NumPy takes: arrays, anything with ``__array__`` or ``__array_interface__``, nested
     sequences; and anything on the CPU that offers DLPack.
     """
-    if type(value) is np.ndarray:
-        return value
+    if type(value) is np.ndarray or on_gpu(value):
+        return value  # type: ignore[no-any-return]
     if value is None or isinstance(value, str | bytes):
         raise TypeError(f"{name} must be an array, not {value!r}")
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
@@ -67,6 +73,8 @@ def result_dtype(**operands: Array | None) -> np.dtype[Any]:
 
 def is_ready(array: Array, dtype: np.dtype[Any]) -> bool:
     """Whether kernels can use an operand where it lies."""
+    if on_gpu(array):
+        return array.dtype == dtype and not any(n % array.itemsize for n in array.strides)
     return array.dtype == dtype and array.flags.aligned and array.dtype.isnative
 
 
@@ -74,12 +82,13 @@ def takes_result(
     out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], inputs: tuple[Array | None, ...]
 ) -> bool:
     """Whether kernels can write into `out` as it is: contiguous, and apart from the inputs."""
+    xp = namespace(inputs[0])
     return (
-        type(out) is np.ndarray
+        type(out) is xp.ndarray
         and out.shape == shape
         and out.dtype == dtype
-        and out.flags.carray
-        and not any(a is not None and np.may_share_memory(out, a) for a in inputs)
+        and (out.flags.carray if xp is np else out.flags.c_contiguous)
+        and not any(a is not None and xp.may_share_memory(out, a) for a in inputs)
     )
 
 

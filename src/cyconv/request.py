@@ -12,6 +12,7 @@ import numpy as np
 
 from . import arguments
 from .arguments import Activation
+from .devices import check_places, on_gpu
 from .errors import ShapeError
 from .operands import NAMES, Array, as_array, result_dtype
 from .problem import ConvProblem
@@ -81,7 +82,9 @@ def _check_bias(bias: Any, channels: int) -> Array | None:
 
 def _compute_bias(bias: Array | None, problem: ConvProblem) -> Array | None:
     """Bring a bias into the form that kernels take: it is small, so it is simply copied."""
-    return None if bias is None else np.ascontiguousarray(bias, problem.compute_dtype)
+    if bias is None or on_gpu(bias):  # on a GPU it becomes what the other operands become
+        return bias
+    return np.ascontiguousarray(bias, problem.compute_dtype)
 
 
 def _check_groups(groups: int, **channels: int) -> None:
@@ -104,16 +107,18 @@ def _check_residual(residual: Array | None, problem: ConvProblem, batched: bool)
     return residual if batched else residual[np.newaxis]
 
 
-def _settings(op: str, strategy: Any, threads: Any) -> Config:
+def _settings(op: str, strategy: Any, threads: Any, operand: Array) -> Config:
     return resolve(
         op,
         check_strategy("strategy", strategy),
         check_threads("threads", threads),
+        "GPU" if on_gpu(operand) else "CPU",
     )
 
 
 def forward(x: Any, w: Any, bias: Any, rank: int | None, raw: Raw, residual: Any = None) -> Request:
     """Check a forward call."""
+    check_places(x=x, w=w, bias=bias, residual=residual)
     x, w = as_array("x", x), as_array("w", w)
     ndim = spatial_axes("w", w.shape, rank)
     params = arguments.parameters(ndim, *raw[:5])
@@ -138,13 +143,14 @@ def forward(x: Any, w: Any, bias: Any, rank: int | None, raw: Raw, residual: Any
         bias is not None, layout, NAMES[dtype.name],
     )  # fmt: skip
     return Request(
-        problem, _settings("fwd", *raw[5:7]), x, w, None, _compute_bias(bias, problem), dtype,
+        problem, _settings("fwd", *raw[5:7], x), x, w, None, _compute_bias(bias, problem), dtype,
         batched, _check_residual(residual, problem, batched), activation,
     )  # fmt: skip
 
 
 def data_backward(dy: Any, w: Any, input_shape: Any, rank: int | None, raw: Raw) -> Request:
     """Check a data backward call."""
+    check_places(dy=dy, w=w)
     dy, w = as_array("dy", dy), as_array("w", w)
     ndim = spatial_axes("w", w.shape, rank)
     params = arguments.parameters(ndim, *raw[:5])
@@ -168,11 +174,12 @@ def data_backward(dy: Any, w: Any, input_shape: Any, rank: int | None, raw: Raw)
         False, layout, NAMES[dtype.name],
     )  # fmt: skip
     _match("dy", dy, problem.y_shape, f"the output of an input of shape {shape}")
-    return Request(problem, _settings("dx", *raw[5:7]), None, w, dy, None, dtype, batched)
+    return Request(problem, _settings("dx", *raw[5:7], dy), None, w, dy, None, dtype, batched)
 
 
 def weight_backward(x: Any, dy: Any, weight_shape: Any, rank: int | None, raw: Raw) -> Request:
     """Check a weight backward call."""
+    check_places(x=x, dy=dy)
     x, dy = as_array("x", x), as_array("dy", dy)
     if not hasattr(weight_shape, "__len__") or isinstance(weight_shape, str):
         raise TypeError(f"weight_shape must be a tuple of 3 to 5 integers, not {weight_shape!r}")
@@ -202,7 +209,7 @@ def weight_backward(x: Any, dy: Any, weight_shape: Any, rank: int | None, raw: R
         False, layout, NAMES[dtype.name],
     )  # fmt: skip
     _match("dy", dy, problem.y_shape, f"the output for weight_shape {shape}")
-    return Request(problem, _settings("dw", *raw[5:7]), x, None, dy, None, dtype, batched)
+    return Request(problem, _settings("dw", *raw[5:7], x), x, None, dy, None, dtype, batched)
 
 
 def transposed(
@@ -216,6 +223,7 @@ def transposed(
     residual: Any = None,
 ) -> Request:
     """Check a transposed call: data backward, whose dy is x."""
+    check_places(x=x, w=w, bias=bias, residual=residual)
     x, w = as_array("x", x), as_array("w", w)
     ndim = spatial_axes("w", w.shape, rank)
     params = arguments.parameters(ndim, *raw[:5])
@@ -245,6 +253,6 @@ def transposed(
         params.stride, padding, params.dilation, bias is not None, layout, NAMES[dtype.name], size,
     )  # fmt: skip
     return Request(
-        problem, _settings("dx", *raw[5:7]), None, w, x, _compute_bias(bias, problem), dtype,
+        problem, _settings("dx", *raw[5:7], x), None, w, x, _compute_bias(bias, problem), dtype,
         batched, _check_residual(residual, problem, batched), activation,
     )  # fmt: skip

@@ -226,33 +226,33 @@ def _strategy(text: str) -> str:
 
 
 @cache
-def _operator_variable(kind: str, op: str) -> int:
+def _operator_variable(kind: str, op: str, device: str) -> int:
     """Read ``MIN_WORK`` or ``PROFILE_ITERS`` for an operator, by the most specific variable set."""
     parse, allowed, value = {
         "MIN_WORK": (_count, "an integer of at least 0", _DEFAULT_MIN_WORK),
         "PROFILE_ITERS": (_positive, "an integer of at least 1", 1),
     }[kind]
     if op == "fwd":
-        return _read(f"CYCONV_CPU_CONV_{kind}", parse, allowed, value)
-    shared = _shared_gradient_variable(kind, parse, allowed, value)
-    return _read(f"CYCONV_CPU_CONV_BWD_{kind}_{_TARGETS[op]}", parse, allowed, shared)
+        return _read(f"CYCONV_{device}_CONV_{kind}", parse, allowed, value)
+    shared = _shared_gradient_variable(kind, device, parse, allowed, value)
+    return _read(f"CYCONV_{device}_CONV_BWD_{kind}_{_TARGETS[op]}", parse, allowed, shared)
 
 
 @cache
 def _shared_gradient_variable(
-    kind: str, parse: Callable[[str], int], allowed: str, value: int
+    kind: str, device: str, parse: Callable[[str], int], allowed: str, value: int
 ) -> int:
-    return _read(f"CYCONV_CPU_CONV_BWD_{kind}", parse, allowed, value)
+    return _read(f"CYCONV_{device}_CONV_BWD_{kind}", parse, allowed, value)
 
 
-def min_work(op: str) -> int:
+def min_work(op: str, device: str = "CPU") -> int:
     """Return the work below which ``auto`` takes ``direct``, for "fwd", "dx" or "dw"."""
-    return _operator_variable("MIN_WORK", op)
+    return _operator_variable("MIN_WORK", op, device)
 
 
-def profile_iterations(op: str) -> int:
+def profile_iterations(op: str, device: str = "CPU") -> int:
     """Return the rounds in which ``profile`` times each candidate, at least 1."""
-    return _operator_variable("PROFILE_ITERS", op)
+    return _operator_variable("PROFILE_ITERS", op, device)
 
 
 @cache
@@ -260,11 +260,9 @@ def _environment_strategy(variable: str) -> str:
     return _read(variable, _strategy, f"one of {strategy_names()}", "auto")
 
 
-def environment_strategy(op: str) -> str:
+def environment_strategy(op: str, device: str = "CPU") -> str:
     """Return the strategy that the environment asks for, ``"auto"`` by default."""
-    return _environment_strategy(
-        "CYCONV_CPU_CONV_STRATEGY" if op == "fwd" else "CYCONV_CPU_CONV_BWD_STRATEGY"
-    )
+    return _environment_strategy(f"CYCONV_{device}_CONV_{'' if op == 'fwd' else 'BWD_'}STRATEGY")
 
 
 @cache
@@ -324,10 +322,10 @@ def short_openmp_spin() -> Iterator[None]:
         del os.environ["GOMP_SPINCOUNT"]
 
 
-def resolve(op: str, strategy: str | None, threads: int | None) -> Config:
+def resolve(op: str, strategy: str | None, threads: int | None, device: str = "CPU") -> Config:
     """Merge a call's own strategy and threads with the context and the environment."""
     settings = _current.get()
-    strategy = strategy or settings.strategy or environment_strategy(op)
+    strategy = strategy or settings.strategy or environment_strategy(op, device)
     threads = threads or settings.threads or default_threads()
     return settings._replace(strategy=strategy, threads=min(threads, _most_threads()))
 

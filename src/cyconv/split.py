@@ -54,7 +54,7 @@ class Part(NamedTuple):
 def part_of(operands: Operands, part: Part) -> Operands:
     """Take the views that a part of the problem works on."""
     layout = part.problem.layout
-    x, w, y = (_ordered(slices, layout) for slices in (part.x, part.w, part.y))
+    x, w, y = (ordered(slices, layout) for slices in (part.x, part.w, part.y))
     bias, residual = operands.bias, operands.residual
     return Operands(
         operands.x[x],
@@ -66,7 +66,7 @@ def part_of(operands: Operands, part: Part) -> Operands:
     )
 
 
-def _ordered(slices: tuple[slice, ...], layout: str) -> tuple[slice, ...]:
+def ordered(slices: tuple[slice, ...], layout: str) -> tuple[slice, ...]:
     """Put slices over (first, channel, spatial axes) into the order of a layout."""
     if layout == "nchw":
         return slices

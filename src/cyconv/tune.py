@@ -48,7 +48,8 @@ def tuned() -> MappingProxyType[str, str]:
     """Return the measured choices: problem key (with thread count) to the strategy that won.
 
     A key is a problem's string with the batch rounded up to a power of two and spatial sizes above
-    16 rounded up to three significant bits, then ``t`` and the thread count.
+    16 rounded up to three significant bits, then ``t`` and the thread count, or ``gpu`` and what
+    the measurement depends on there.
     """
     with _lock:
         return MappingProxyType({key: choice.strategy for key, choice in _choices.items()})
@@ -67,7 +68,23 @@ def key_of(problem: ConvProblem, settings: Config) -> str:
 
 def lookup(problem: ConvProblem, settings: Config) -> Measured | None:
     """Return the measured choice for a problem, if there is one."""
-    return _choices.get(key_of(problem, settings))
+    return recall(key_of(problem, settings))
+
+
+def recall(key: str) -> Measured | None:
+    """Return what is kept under a key."""
+    return _choices.get(key)
+
+
+def settle(key: str, measure: Callable[[], tuple[Measured, bool]]) -> tuple[Measured, bool]:
+    """Return what is kept under a key, or measure and keep that; and what `measure` tells."""
+    with _lock:
+        known = recall(key)
+        done = False
+        if known is None:
+            known, done = measure()
+            _choices[key] = known
+    return known, done
 
 
 def choose(problem: ConvProblem, settings: Config, operands: Operands) -> tuple[Config, bool]:
@@ -75,32 +92,34 @@ def choose(problem: ConvProblem, settings: Config, operands: Operands) -> tuple[
 
     Measures if the problem's key is new; the winner's result is then copied, not computed again.
     """
-    with _lock:
-        known = lookup(problem, settings)
-        done = False
-        if known is None:
-            known, done = _measure(problem, settings, operands)
-            _choices[key_of(problem, settings)] = known
+    known, done = settle(key_of(problem, settings), lambda: _measure(problem, settings, operands))
     return settings._replace(strategy=known.strategy, strict=False), done
 
 
 def _measure(problem: ConvProblem, settings: Config, operands: Operands) -> tuple[Measured, bool]:
-    trial, views = problem, operands
     names = _candidates(problem, settings, operands)
-    while _trial_nbytes(trial, len(names)) > settings.workspace_limit or (
-        trial.macs > _MOST_TRIAL_MACS
-    ):
-        elements = trial.elements
-        parts = halves(trial, max(elements, key=lambda role: elements[role]))
-        if parts is None:
-            break
-        trial, views = parts[0].problem, part_of(views, parts[0])
+    trial, views = part_to_try(
+        problem, operands, len(names), settings.workspace_limit, _MOST_TRIAL_MACS
+    )
     seconds, results = _race(trial, settings, views, names)
     winner = min(seconds, key=lambda name: (seconds[name], name != DIRECT.name))
     whole = trial is problem
     if whole:
         operands.result(problem.op)[...] = results[winner]
     return Measured(winner, seconds), whole
+
+
+def part_to_try(
+    problem: ConvProblem, operands: Operands, candidates: int, limit: int, most_macs: int
+) -> tuple[ConvProblem, Operands]:
+    """Return the problem, or a part of it whose trials fit the workspace and end soon."""
+    while _trial_nbytes(problem, candidates) > limit or problem.macs > most_macs:
+        elements = problem.elements
+        parts = halves(problem, max(elements, key=lambda role: elements[role]))
+        if parts is None:
+            break
+        problem, operands = parts[0].problem, part_of(operands, parts[0])
+    return problem, operands
 
 
 def _candidates(problem: ConvProblem, settings: Config, operands: Operands) -> list[str]:

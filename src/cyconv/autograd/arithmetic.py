@@ -1,20 +1,23 @@
 """The rows of arithmetic: NumPy computes, the rules say how gradients flow back.
 
+NumPy's functions hand CuPy's arrays to CuPy; what is made anew is made like an array that is there.
+
 A rule is ``rule(g, y, *inputs)``: the gradient and value of the result, then the inputs. What
 broadcasting did to an input is undone by the tape, so the rules do not mention it.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
-from scipy.special import erf as _erf
 
 from .. import isa
 from ..arguments import Activation
+from ..devices import entered, on_gpu, special
 from ..kernels._run import finish_array
 from ..operands import Array
 from .sums import averaged, summed
@@ -25,6 +28,11 @@ def computed(name: str) -> Callable[..., Array]:
     """Return an activation of arrays: the convolutions' own, half types in float32."""
 
     def compute(x: Array, *, alpha: float = 0.0) -> Array:
+        if on_gpu(x):
+            from .. import gpu
+
+            with entered(x):
+                return gpu.activated(x, Activation(name, alpha))  # type: ignore[no-any-return]
         isa.settle()
         x = np.asarray(x)
         dtype = x.dtype if x.dtype.kind == "f" or x.dtype.name == "bfloat16" else np.dtype(float)
@@ -59,7 +67,9 @@ exp = Operator("exp", np.exp, (lambda g, y, x: g * y,))
 log = Operator("log", np.log, (lambda g, y, x: g / x,))
 sigmoid = Operator("sigmoid", computed("sigmoid"), (lambda g, y, x: g * y * (1 - y),))
 tanh = Operator("tanh", computed("tanh"), (lambda g, y, x: g * (1 - y * y),))
-erf = Operator("erf", _erf, (lambda g, y, x: g * (2 / np.pi**0.5) * exp(-x * x),))
+erf = Operator(
+    "erf", lambda x: special("erf", x), (lambda g, y, x: g * (2 / np.pi**0.5) * exp(-x * x),)
+)
 
 
 def _zero_where(x: Array, mask: Array) -> Array:
@@ -67,8 +77,8 @@ def _zero_where(x: Array, mask: Array) -> Array:
 
     By bits, as NumPy's masked copies branch at each element and take several times as long.
     """
-    bits = x.view(f"i{x.dtype.itemsize}")
-    kept: Array = np.multiply(bits, ~np.asarray(mask))
+    bits = x.view(np.dtype(f"i{x.dtype.itemsize}"))
+    kept: Array = np.multiply(bits, ~mask)
     return kept.view(x.dtype)
 
 
@@ -101,7 +111,7 @@ transpose: Operator = Operator(
 
 def _put(g: Array, *, index: Any, shape: tuple[int, ...]) -> Array:
     """Give zeros of a shape with values added at an index, which may name a place twice."""
-    result = np.zeros(shape, g.dtype)
+    result = np.zeros_like(g, order="C", shape=shape)
     parts = index if isinstance(index, tuple) else (index,)
     if all(part is None or isinstance(part, int | slice | type(...)) for part in parts):
         result[index] = g
@@ -175,4 +185,4 @@ def _matmul_right(g: Any, y: Any, a: Any, b: Any) -> Any:
     return matmul(_swapped(a), g)
 
 
-matmul: Operator = Operator("matmul", np.matmul, (_matmul_left, _matmul_right))
+matmul: Operator = Operator("matmul", operator.matmul, (_matmul_left, _matmul_right))

@@ -48,13 +48,13 @@ def _reduced(losses: Array, reduction: str) -> Array:
     if reduction == "none":
         return losses
     total = losses.sum(dtype=np.float64)
-    return np.asarray(total / losses.size if reduction == "mean" else total, losses.dtype)
+    return (total / losses.size if reduction == "mean" else total).astype(losses.dtype)  # type: ignore[no-any-return]
 
 
 def _cross_entropy_rule(
     g: Any, y: Any, logits: Any, *, target: Array, axis: int, reduction: str
 ) -> Any:
-    hot = np.zeros(logits.shape, logits.dtype)
+    hot = np.zeros_like(raw(logits), order="C")
     np.put_along_axis(hot, np.expand_dims(target, axis), 1, axis)
     if reduction == "mean":
         g = g / target.size

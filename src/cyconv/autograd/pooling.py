@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import arguments, functional
-from ..errors import ShapeError
+from ..devices import on_gpu
+from ..errors import ShapeError, UnsupportedError
 from ..kernels import _pooling
 from ..kernels._memory import Recycling
 from ..operands import Array, as_array, result_dtype
@@ -37,6 +38,13 @@ class _Windows(NamedTuple):
     @property
     def ndim(self) -> int:
         return len(self.kernel)
+
+
+def _host_array(x: Any) -> Array:
+    array = as_array("x", raw(x))
+    if on_gpu(array):
+        raise UnsupportedError("x is a cupy.ndarray; pooling has no kernels for a GPU")
+    return array
 
 
 def _windows(
@@ -209,7 +217,7 @@ def max_pool(
     -----
     Of equal values in a window the first gets the gradient, as in PyTorch.
     """
-    array = as_array("x", raw(x))
+    array = _host_array(x)
     result_dtype(x=array)
     windows = _windows(rank, array, kernel_size, stride, padding, dilation, ceil_mode, layout)
     with Recycling():
@@ -262,7 +270,7 @@ def avg_pool(
     ShapeError, ValueError, TypeError
         As for `max_pool`.
     """
-    array = as_array("x", raw(x))
+    array = _host_array(x)
     dtype = result_dtype(x=array)
     windows = _windows(rank, array, kernel_size, stride, padding, 1, ceil_mode, layout)
     counts = _counts(windows, count_include_pad)

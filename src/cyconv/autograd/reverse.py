@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..devices import check_places, namespace
 from ..errors import ShapeError
 from ..kernels._memory import Recycling
 from ..operands import as_array
@@ -31,7 +32,7 @@ def backward(variable: Variable, gradient: Any = None, create_graph: bool = Fals
             elif isinstance(value, Variable):
                 owner.grad = variable.of(value.data.copy(), value.source)
             else:
-                owner.grad = variable.of(np.array(value))
+                owner.grad = variable.of(namespace(value).array(value))
 
 
 def grad(
@@ -84,7 +85,7 @@ def grad(
     for source in targets:
         value = found.get(source)
         if value is not None and not isinstance(value, Variable):
-            value = result.of(np.array(value))
+            value = result.of(namespace(value).array(value))
         answers.append(value)
     return answers
 
@@ -97,8 +98,9 @@ def _seed(variable: Variable, gradient: Any, create_graph: bool) -> Any:
                 f"gradient is needed for a tensor of shape {variable.shape}; "
                 "it defaults to one for a single number only"
             )
-        gradient = np.ones(variable.shape, variable.dtype)
+        gradient = np.ones_like(variable.data, order="C")
     array = as_array("gradient", raw(gradient))
+    check_places(tensor=variable.data, gradient=array)
     if array.shape != variable.shape:
         raise ShapeError(f"gradient has shape {array.shape}, should be {variable.shape}")
     if not create_graph:

@@ -18,7 +18,7 @@ def summed(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
     """Sum over axes, by default all, with NumPy's dtype."""
     if is_half(x.dtype):
         wide = x.astype(np.float32).sum(axis=axis, keepdims=keepdims)
-        return np.asarray(wide).astype(x.dtype)
+        return wide.astype(x.dtype)  # type: ignore[no-any-return]
     return x.sum(axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
 
 
@@ -26,5 +26,5 @@ def averaged(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
     """Average over axes, by default all, with NumPy's dtype."""
     if is_half(x.dtype):
         wide = x.astype(np.float32).mean(axis=axis, keepdims=keepdims)
-        return np.asarray(wide).astype(x.dtype)
+        return wide.astype(x.dtype)  # type: ignore[no-any-return]
     return x.mean(axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ..devices import on_gpu
 from ..errors import CyconvError, DTypeError, ShapeError
 from ..kernels._memory import Recycling
 from ..operands import Array, as_array
@@ -213,7 +214,9 @@ class Operator:
             return self.forward(*inputs, **parameters)
         values = tuple([v.data if isinstance(v, Variable) else v for v in inputs])
         with Recycling():
-            data = np.asarray(self.forward(*values, **parameters))
+            data = self.forward(*values, **parameters)
+            if not on_gpu(data):
+                data = np.asarray(data)
         version = _version_of(data, inputs)
         if not (requires_grad and recording.get()):
             return kind.of(data, None, version)
@@ -335,7 +338,7 @@ class Node:
             for value, source in zip(node.inputs, node.sources, strict=True):
                 if isinstance(source, Node):
                     inputs.append(number[source])
-                elif isinstance(value, np.ndarray):
+                elif isinstance(value, np.ndarray) or on_gpu(value):
                     inputs.append(f"{'leaf' if source else 'array'} {value.shape}")
                 elif value is not None:
                     inputs.append(repr(value))

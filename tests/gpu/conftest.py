@@ -1,0 +1,38 @@
+"""The emulated GPU: ``cupy`` is the stand-in, for the tests that ask for it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import fakecupy
+import pytest
+
+import cyconv
+
+
+@pytest.fixture(scope="session")
+def _compiled_kernels(request):
+    """Keep compiled kernels from one session to the next, by the hash of source and flags."""
+    if shutil.which(fakecupy.CXX) is None:
+        pytest.skip(f"no C++ compiler ({fakecupy.CXX}): the emulator needs one")
+    fakecupy.cache_dir = request.config.cache.mkdir("cyconv-emulated")
+
+
+@pytest.fixture
+def cupy(monkeypatch, _compiled_kernels):
+    """Stand in for CuPy; the package finds it as if a program had imported it."""
+    monkeypatch.setitem(sys.modules, "cupy", fakecupy)
+    for name in ("cupyx", "cupyx.scipy", "cupyx.scipy.special"):
+        monkeypatch.setitem(sys.modules, name, fakecupy.special)
+    yield fakecupy
+    cyconv.clear_cache()
+
+
+def pytest_terminal_summary(terminalreporter):
+    if fakecupy.compiled or fakecupy.launched:
+        terminalreporter.write_line(
+            f"emulated GPU: {sum(fakecupy.launched.values())} launches of "
+            f"{len(fakecupy.launched)} kernels, {len(fakecupy.compiled)} of them compiled in "
+            f"{sum(fakecupy.compiled):.0f} s"
+        )

@@ -39,6 +39,7 @@ FLOORS = (
         "request",
     ),
     ("kernels._planes", "kernels._slabs", "kernels._winograd_tiles"),
+    ("kernels._panels",),
     ("kernels._winograd_weights",),
     ("kernels._winograd_plan",),
     (
@@ -70,10 +71,11 @@ FLOORS = (
     ("algorithms",),
     ("select",),
     ("binding",),
+    ("packings",),
     ("tune",),
     ("execute",),
     ("calls", "diagnostics", "explanation"),
-    ("functional",),
+    ("functional", "prepared"),
     ("autograd.recording", "autograd.sums"),
     ("autograd.tape",),
     ("autograd.reverse",),
@@ -156,7 +158,8 @@ LONGER = {
     "kernels/_pixel_lanes.pyx": (420, "three operators over the same planes"),
     "kernels/_slide.pyx": (410, "three operators over the same strips"),
     "kernels/_columns.pyx": (420, "three operators over the same planes"),
-    "kernels/_implicit_gemm.pyx": (500, "three operators over the same blocks"),
+    "kernels/_winograd.pyx": (440, "three operators over the same tiles"),
+    "kernels/_implicit_gemm.pyx": (510, "three operators over the same blocks"),
 }
 
 _CIMPORT = re.compile(r"^\s*cimport\s+(.+)$", re.MULTILINE)

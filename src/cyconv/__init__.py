@@ -29,6 +29,7 @@ from .functional import (
 )
 from .isa import active_isa, isas
 from .kernels import _openmp
+from .prepared import Prepared, prepare
 from .problem import ConvProblem
 from .settings import STRATEGIES, Config, config, get_config
 from .tune import tuned
@@ -47,6 +48,7 @@ __all__ = [
     "DTypeError",
     "Explanation",
     "Plan",
+    "Prepared",
     "ShapeError",
     "Tensor",
     "UnsupportedError",
@@ -70,6 +72,7 @@ __all__ = [
     "isas",
     "no_grad",
     "plan",
+    "prepare",
     "show_config",
     "strategies",
     "tuned",

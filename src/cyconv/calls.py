@@ -16,13 +16,14 @@ from .binding import Bound, bind
 from .errors import DTypeError, ShapeError
 from .execute import execute
 from .operands import Array, Operands, is_ready, takes_result
+from .packings import Packings
 from .request import Raw, Request
 from .settings import get_config
 
 _MOST_CALLS = 1024
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
     """What a call with known arguments needs."""
 
     bound: Bound
@@ -30,9 +31,11 @@ class _Call(NamedTuple):
     dtype: np.dtype[Any]
     batched: bool
     activation: Activation | None
+    packed: Array | None
 
 
-_calls: dict[tuple[Any, ...], _Call] = {}
+Memory = dict[tuple[Any, ...], Call]
+_calls: Memory = {}
 
 
 def clear() -> None:
@@ -112,8 +115,12 @@ def run(
     raw: Raw,
     out: Any,
     check: Callable[[], Request],
+    memory: Memory = _calls,
+    packings: Packings | None = None,
 ) -> Array:
     """Answer from a remembered call, else check the arguments and remember what they led to.
+
+    A prepared convolution has a memory of its own, and `packings` of its weights.
 
     An operand whose type has a method ``__cyconv_call__`` answers the call itself, with the
     arguments as they were given.
@@ -126,7 +133,7 @@ def run(
                 return answer(kind, rank, a, b, bias, residual, extra, raw, out)  # type: ignore[no-any-return]
     else:
         try:
-            call = _calls.get(key)
+            call = memory.get(key)
         except TypeError:  # an unhashable parameter
             key = call = None
         if call is not None and (
@@ -134,14 +141,14 @@ def run(
         ):
             return _repeat(call, a, b, bias, residual, out)
     checked = check()
-    result = _finish(checked, out)
+    result = _finish(checked, out, packings)
     if key is not None:
-        _remember(key, checked, (bias, residual), result)
+        _remember(memory, packings, key, checked, (bias, residual), result)
     return result
 
 
 def _repeat(
-    call: _Call, a: Array, b: Array, bias: Array | None, residual: Array | None, out: Array | None
+    call: Call, a: Array, b: Array, bias: Array | None, residual: Array | None, out: Array | None
 ) -> Array:
     result = np.empty(call.shape, call.dtype) if out is None else out
     view = result
@@ -153,16 +160,21 @@ def _repeat(
         else:
             view = result[np.newaxis]
     if op == "fwd":
-        call.bound.run(a, b, view, bias, residual, call.activation)
+        call.bound.run(a, b, view, bias, residual, call.activation, call.packed)
     elif op == "dx":
-        call.bound.run(view, b, a, bias, residual, call.activation)
+        call.bound.run(view, b, a, bias, residual, call.activation, call.packed)
     else:
         call.bound.run(a, view, b, None)
     return result
 
 
 def _remember(
-    key: tuple[Any, ...], checked: Request, added: tuple[Any, Any], result: Array
+    memory: Memory,
+    packings: Packings | None,
+    key: tuple[Any, ...],
+    checked: Request,
+    added: tuple[Any, Any],
+    result: Array,
 ) -> None:
     """Keep a call that needs no copies and no measuring."""
     problem = checked.problem
@@ -173,12 +185,14 @@ def _remember(
         return
     if not result.flags.c_contiguous:
         return
-    view = _view(checked, result)
-    strides = _operands(checked, view).strides(problem.layout)
-    bound = bind(problem, checked.settings, strides)
-    if len(_calls) >= _MOST_CALLS:
-        _calls.clear()
-    _calls[key] = _Call(bound, result.shape, result.dtype, checked.batched, checked.activation)
+    operands = _operands(checked, _view(checked, result))
+    bound = bind(problem, checked.settings, operands.strides(problem.layout), packings is not None)
+    packed = None if packings is None else packings.of(bound, operands.w)
+    if len(memory) >= _MOST_CALLS:
+        memory.clear()
+    memory[key] = Call(
+        bound, result.shape, result.dtype, checked.batched, checked.activation, packed
+    )
 
 
 def _view(checked: Request, result: Array) -> Array:
@@ -192,7 +206,7 @@ def _operands(checked: Request, result: Array) -> Operands:
     return Operands(x, w, y, checked.bias, checked.residual, checked.activation)
 
 
-def _finish(checked: Request, out: Any) -> Array:
+def _finish(checked: Request, out: Any, packings: Packings | None) -> Array:
     """Run a checked call into `out`, or into a new array."""
     problem = checked.problem
     whole = checked.batched or problem.op == "dw"
@@ -204,7 +218,8 @@ def _finish(checked: Request, out: Any) -> Array:
         inputs = (checked.x, checked.w, checked.y, checked.bias, checked.residual)
         if any(a is not None and np.may_share_memory(result, a) for a in inputs):
             result = np.empty(shape, checked.dtype)
-    execute(problem, checked.settings, _operands(checked, _view(checked, result)))
+    operands = _operands(checked, _view(checked, result))
+    execute(problem, checked.settings, operands, packings)
     if out is not None and result is not out:
         out[...] = result
         return out  # type: ignore[no-any-return]

@@ -8,6 +8,7 @@ from . import tune
 from .binding import bind
 from .kernels._run import finish_array
 from .operands import RESULT, Array, Operands, is_ready
+from .packings import Packings
 from .problem import ConvProblem
 from .settings import Config
 from .split import Part, halves, part_of
@@ -16,11 +17,17 @@ from .split import Part, halves, part_of
 _FEWEST_BYTES = 16384
 
 
-def execute(problem: ConvProblem, settings: Config, operands: Operands) -> None:
+def execute(
+    problem: ConvProblem,
+    settings: Config,
+    operands: Operands,
+    packings: Packings | None = None,
+) -> None:
     """Write the result into its place among the operands, whatever they look like.
 
     The result must not overlap an operand; `settings` are resolved. Copies of operands and scratch
-    together keep to the workspace limit: where they cannot, the problem is halved.
+    together keep to the workspace limit: where they cannot, the problem is halved. `packings` are
+    those of the weights; halves do without.
     """
     copies = _copies(problem, operands)
     limit = settings.workspace_limit
@@ -31,12 +38,15 @@ def execute(problem: ConvProblem, settings: Config, operands: Operands) -> None:
             return
     if copies:
         rest = max(limit - sum(copies.values()), 0)
-        _execute_copied(problem, settings._replace(workspace_limit=rest), operands, copies)
+        copied = settings._replace(workspace_limit=rest)
+        _execute_copied(problem, copied, operands, copies, packings)
     else:
-        run_ready(problem, settings, operands)
+        run_ready(problem, settings, operands, packings)
 
 
-def run_ready(problem: ConvProblem, settings: Config, operands: Operands) -> None:
+def run_ready(
+    problem: ConvProblem, settings: Config, operands: Operands, packings: Packings | None = None
+) -> None:
     """Run on operands that kernels can use where they lie."""
     if settings.strategy == "profile" and problem.macs and not settings.reproducible:
         bare = operands._replace(residual=None, activation=None)
@@ -47,8 +57,8 @@ def run_ready(problem: ConvProblem, settings: Config, operands: Operands) -> Non
             return
     if settings.strategy == "profile":
         settings = settings._replace(strategy="auto")
-    strides = operands.strides(problem.layout)
-    bind(problem, settings, strides).run(*operands)
+    bound = bind(problem, settings, operands.strides(problem.layout), packings is not None)
+    bound.run(*operands, None if packings is None else packings.of(bound, operands.w))
 
 
 def _copies(problem: ConvProblem, operands: Operands) -> dict[str, int]:
@@ -83,7 +93,11 @@ def _to_shrink(problem: ConvProblem, copies: dict[str, int], limit: int) -> str:
 
 
 def _execute_copied(
-    problem: ConvProblem, settings: Config, operands: Operands, copies: dict[str, int]
+    problem: ConvProblem,
+    settings: Config,
+    operands: Operands,
+    copies: dict[str, int],
+    packings: Packings | None,
 ) -> None:
     dtype = problem.compute_dtype
     result = RESULT[problem.op]
@@ -92,7 +106,7 @@ def _execute_copied(
         for role, array in _arrays(operands)
         if role in copies
     }
-    run_ready(problem, settings, operands.with_arrays(ready))
+    run_ready(problem, settings, operands.with_arrays(ready), packings)
     if result in ready:
         with np.errstate(all="ignore"):
             operands.result(problem.op)[...] = ready[result]

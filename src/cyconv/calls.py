@@ -65,7 +65,8 @@ def _key(
         return None
     tail = None
     if bias is not None:
-        if type(bias) is not np.ndarray or not bias.flags.carray:
+        # Read-only is fine, as weights from a file often are: kernels only read a bias.
+        if type(bias) is not np.ndarray or not (bias.flags.c_contiguous and bias.flags.aligned):
             return None
         tail = (bias.shape, bias.dtype)
     added = None

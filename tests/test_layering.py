@@ -102,7 +102,7 @@ FLOORS = (
     ("adapters.onnx._operators",),
     ("adapters.onnx._network",),
     ("adapters.onnx._draft", "adapters.onnx._reader", "adapters.onnx._steps"),
-    ("adapters.onnx._folding",),
+    ("adapters.onnx._blocks", "adapters.onnx._folding"),
     ("adapters.onnx._fusing",),
     ("adapters.onnx._optimise",),
     ("adapters.onnx._graph",),

@@ -31,6 +31,10 @@ CONSTANTS = {
     "w_grouped": weights(6, 2, 3, 3),
     "w_one": weights(1, 4, 3, 3),
     "w_transposed": weights(4, 3, 2, 2),
+    "w_2x3": weights(4, 3, 2, 3),
+    "w_further": weights(3, 1, 2, 2),
+    "w_across": weights(2, 3, 2, 2),
+    "bias3": weights(3),
     "bias": weights(6),
     "column4": weights(1, 4, 1, 1),
     "column6": weights(1, 6, 1, 1),
@@ -188,6 +192,26 @@ CASES = {
         )
     ],
 }
+CASES |= {
+    "pointwise": [
+        (
+            f"y = ConvTranspose<strides = {strides}>(x, {operands})",
+            "Conv SplitBlocks PlaceBlocks",
+        )
+        for strides, operands in (
+            ("[2, 2]", "w_transposed"),
+            ("[2, 2]", "w_transposed, bias3"),
+            ("[2, 3]", "w_2x3"),
+        )
+    ],
+    "place_later": [
+        (
+            "a = ConvTranspose<strides = [2, 3]>(x, w_2x3, bias3) c = Relu(a)"
+            " d = ConvTranspose<strides = [2, 2]>(c, w_further) y = Sigmoid(d)",
+            "Conv SplitBlocks Conv PlaceBlocks SplitBlocks PlaceBlocks",
+        ),
+    ],
+}
 
 LEFT_ALONE = {
     "a second reader": ("a = Conv(x, w) c = Relu(a) y = Sub(a, c)", "Conv Relu Sub"),
@@ -241,6 +265,26 @@ LEFT_ALONE = {
         "Resize",
     ),
     "linear Resize": ('y = Resize<mode = "linear">(x, , by_2_3)', "Resize"),
+    "blocks that overlap": (
+        "y = ConvTranspose<strides = [1, 2]>(x, w_transposed)",
+        "ConvTranspose",
+    ),
+    "gaps between blocks": (
+        "y = ConvTranspose<strides = [3, 3]>(x, w_transposed)",
+        "ConvTranspose",
+    ),
+    "blocks that are cut": (
+        "y = ConvTranspose<strides = [2, 2], pads = [0, 1, 0, 0]>(x, w_transposed)",
+        "ConvTranspose",
+    ),
+    "blocks of groups": (
+        "y = ConvTranspose<strides = [2, 2], group = 2>(x, w_transposed)",
+        "ConvTranspose",
+    ),
+    "a convolution across blocks": (
+        "a = ConvTranspose<strides = [2, 2]>(x, w_transposed) y = Conv(a, w_across)",
+        "Conv SplitBlocks PlaceBlocks Conv",
+    ),
     "a large constant": ("a = Expand(two, large) y = Mul(x, a)", "Expand Mul"),
 }
 

@@ -7,7 +7,7 @@ the file::
     _graph          Model: run, release, trace
     _steps          from nodes to calls
     _optimise       the optimiser: a table of rewrites
-    _folding  _fusing  _draft           its rewrites, and the network while it is rewritten
+    _folding  _fusing  _blocks  _draft  its rewrites, and the network while it is rewritten
     _reader         parse and check a file
     _network        what it makes: values, nodes, constants
     _operators      the table: operator and version -> function

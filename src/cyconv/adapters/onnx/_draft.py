@@ -73,10 +73,15 @@ class Draft:
         """Return the dtype of a convolution's weights."""
         return self._constants[conv.inputs[1]].dtype
 
-    def keep(self, name: str, array: Array) -> str:
-        """Add a constant, under a name that no value has yet."""
+    def fresh(self, name: str) -> str:
+        """Return a name that no value has yet."""
         while name in self._constants or name in self._producers or self._readers[name]:
             name += "'"
+        return name
+
+    def keep(self, name: str, array: Array) -> str:
+        """Add a constant under a fresh name."""
+        name = self.fresh(name)
         array.setflags(write=False)
         self._constants[name] = array
         return name

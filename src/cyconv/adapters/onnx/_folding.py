@@ -102,7 +102,7 @@ def _scale_before_shift(
     if shift is None or not scale or not np.isfinite(shift / scale):
         return None
     name = draft.keep(f"{shifted.output}/scale", np.array(shift / scale, draft.dtype(node)))
-    under = replace(shifted, inputs=(scaled.inputs[0], name), output=f"{name}+x")
+    under = replace(shifted, inputs=(scaled.inputs[0], name), output=draft.fresh(f"{name}+x"))
     moved = replace(node, inputs=(under.output, *node.inputs[1:]))
     folded = _with_weights(draft, moved, w * scale, b)
     return folded and [under, *folded]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from . import _folding, _fusing
+from . import _blocks, _folding, _fusing
 from ._draft import Draft, Replacement
 from ._network import Graph, Node
 from ._operators import OPERATORS
@@ -45,6 +45,8 @@ REWRITES = (
     Rewrite(_fusing.concat_repeated, ("Concat",), "each copy of an element is written once"),
     Rewrite(_fusing.residual, ("Add",), "the sum is the same, rounded once less"),
     Rewrite(_fusing.activation, tuple(_fusing.ACTIVATIONS), "the same function of the same sum"),
+    Rewrite(_blocks.pointwise, ("ConvTranspose",), "blocks that do not overlap are no sums"),
+    Rewrite(_blocks.place_later, ("Conv",), "a pointwise convolution sees each pixel by itself"),
 )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import cyconv
+from cyconv import ShapeError
 
 from . import _math
 from ._attributes import conv_keywords, conv_transpose_keywords
@@ -56,10 +57,7 @@ def conv(
         Must be the spatial part of the shape of `w`.
     pads : sequence of int, optional
         Zeros before each spatial axis, then zeros after each; by default none.
-    activation : str or (str, float), optional
-        Applied last: "relu", "relu6", "leaky_relu", "hardsigmoid", "hardswish", "sigmoid", "silu",
-        "tanh" or "gelu"; with the slope for ``("leaky_relu", 0.1)`` and ``("hardsigmoid", 0.2)``.
-    strategy, threads
+    activation, strategy, threads
         As in `cyconv.conv_forward`.
 
     Returns
@@ -96,8 +94,8 @@ def conv(
         pads=pads,
         strides=strides,
     )
-    y = cyconv.conv_forward(x, w, b, **keywords, strategy=strategy, threads=threads)
-    return finished(y, residual, activation)
+    keywords |= {"strategy": strategy, "threads": threads}
+    return convolve(cyconv.conv_forward, x, w, b, residual, activation, keywords)
 
 
 def conv_transpose(
@@ -148,10 +146,7 @@ def conv_transpose(
         more is cut at the start, or with SAME_UPPER at the end.
     pads : sequence of int, optional
         Cells to cut before each spatial axis, then after each; by default none.
-    activation : str or (str, float), optional
-        Applied last: "relu", "relu6", "leaky_relu", "hardsigmoid", "hardswish", "sigmoid", "silu",
-        "tanh" or "gelu"; with the slope for ``("leaky_relu", 0.1)`` and ``("hardsigmoid", 0.2)``.
-    strategy, threads
+    activation, strategy, threads
         As in `cyconv.conv_transpose`.
 
     Returns
@@ -185,8 +180,8 @@ def conv_transpose(
         pads=pads,
         strides=strides,
     )
-    y = cyconv.conv_transpose(x, w, b, **keywords, strategy=strategy, threads=threads)
-    return finished(y, residual, activation)
+    keywords |= {"strategy": strategy, "threads": threads}
+    return convolve(cyconv.conv_transpose, x, w, b, residual, activation, keywords)
 
 
 def explain(
@@ -232,15 +227,30 @@ def explain(
     raise ValueError(f"op_type is {op_type!r}, should be 'Conv' or 'ConvTranspose'")
 
 
-def finished(y: Array, residual: ArrayLike | None, activation: Activation | None) -> Array:
-    """Return activation(y + residual)."""
-    total = y if residual is None else y + residual
-    if activation is None:
-        return total
-    name, *parameters = (activation,) if isinstance(activation, str) else activation
-    return _ACTIVATIONS[name](total, *parameters)
+def convolve(
+    function: Callable[..., Array],
+    x: ArrayLike,
+    w: ArrayLike,
+    b: ArrayLike | None,
+    residual: ArrayLike | None,
+    activation: Activation | None,
+    keywords: Mapping[str, Any],
+) -> Array:
+    """Return activation(function(x, w, b) + residual), where the sum broadcasts as ONNX's Add."""
+    if residual is None:
+        return function(x, w, b, **keywords, activation=activation)
+    try:
+        return function(x, w, b, **keywords, activation=activation, residual=residual)
+    except ShapeError:
+        # cyconv adds what has the result's shape. If that was not the matter, this raises it again.
+        total = function(x, w, b, **keywords) + residual
+    name, *parameters = (
+        (activation,) if activation is None or isinstance(activation, str) else activation
+    )
+    return total if name is None else _ACTIVATIONS[name](total, *parameters)
 
 
+# The same as cyconv's, for sums that broadcast.
 _ACTIVATIONS: dict[str, Callable[..., Array]] = {
     "gelu": _math.gelu,
     "hardsigmoid": lambda x, alpha: _math.hard_sigmoid(x, alpha=alpha),

@@ -17,7 +17,7 @@ import numpy as np
 import cyconv
 
 from ._attributes import conv_keywords, conv_transpose_keywords, sizes_its_output
-from ._conv import Activation, finished
+from ._conv import Activation, convolve
 from ._network import Array, Graph, Node
 
 Call = Callable[..., Array]
@@ -86,7 +86,8 @@ def _layer(node: Node, graph: Graph) -> Call | None:
 def _channels_last(
     node: Node, w: Array, activation: Activation | None, keywords: dict[str, Any]
 ) -> Call:
-    convolve = cyconv.conv_forward if node.op_type == "Conv" else cyconv.conv_transpose
+    function = cyconv.conv_forward if node.op_type == "Conv" else cyconv.conv_transpose
+    options = {**keywords, "layout": "channels_last"}
     last = (0, *range(2, w.ndim), 1)
     first = (0, w.ndim - 1, *range(1, w.ndim - 1))
     weights = np.ascontiguousarray(w.transpose(last))
@@ -94,7 +95,8 @@ def _channels_last(
     def call(x: Array, w: Array, b: Array | None = None, residual: Array | None = None) -> Array:
         if x.ndim != w.ndim:
             return node.function(x, w, b, residual, **node.attributes)  # which says what is wrong
-        y = convolve(x.transpose(last), weights, b, **keywords, layout="channels_last")
-        return finished(y.transpose(first), residual, activation)
+        other = None if residual is None else residual.transpose(last)
+        y = convolve(function, x.transpose(last), weights, b, other, activation, options)
+        return y.transpose(first)
 
     return call

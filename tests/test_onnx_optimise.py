@@ -51,7 +51,7 @@ CONSTANTS = {
             "zero": 0, "half": 0.5, "one": 1, "two": 2, "three": 3, "five": 5, "six": 6,
             "sixth": 1 / 6, "root": 2**0.5, "inverse_root": 0.5**0.5, "near_root": 1.5,
             "huge": 3e38, "by_2_3": [1, 1, 2, 3], "by_3_7": [1, 1, 3, 7], "by_6_1": [1, 1, 6, 1],
-            "by_a_fraction": [1, 1, 1.5, 2],
+            "by_6_7": [1, 1, 6, 7], "by_a_fraction": [1, 1, 1.5, 2],
         }.items()
     },
     "large": np.array([1000, *SHAPE]),
@@ -137,6 +137,11 @@ CASES = {
         ("p = GlobalMaxPool(x) r = Resize(p, , by_6_1) y = Add(x, r)", "GlobalMaxPool AddRepeated"),
     ],
     "concat_repeated": [
+        (
+            "a = Conv(x, w_1x1) p = GlobalMaxPool(x) g = Conv(p, w_1x1) r = Resize(g, , by_6_7)"
+            " y = Concat<axis = 1>(r, a)",
+            "Conv GlobalMaxPool Conv ConcatRepeated",
+        ),
         (
             f"{POOLED} r = Resize(p, , by_3_7) y = Concat<axis = 1>(x, r, x)",
             "MaxPool ConcatRepeated",
@@ -375,6 +380,15 @@ def test_a_constant_that_cannot_be_computed_fails_in_the_run():
     with pytest.raises(ValueError, match="broadcast") as caught:
         model.run({"x": X})
     assert caught.value.__notes__ == ["in node 'a' (Add)"]
+
+
+def test_repeated_images_of_other_shapes_are_not_joined():
+    proto = network(
+        "p = GlobalMaxPool(x) g = Conv(p, w_1x1) r = Resize(g, , by_2_3) s = Resize(g, , by_6_1)"
+        " y = Concat<axis = 1>(r, s)"
+    )
+    with pytest.raises(ValueError, match="must match exactly"):
+        Model(proto).run({"x": X})
 
 
 def test_unread_nodes_are_removed():

@@ -8,9 +8,11 @@ permute.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -34,12 +36,16 @@ def place_blocks(x: Array, *, block: Sequence[int]) -> Array:
     last = np.moveaxis(x, 1, -1)
     n, *sizes, channels = last.shape
     sizes[-1] //= math.prod(block)
-    axes = len(sizes)
     parts = last.reshape(n, *sizes, *block, channels)
-    order = [axis for i in range(axes) for axis in (1 + i, 1 + axes + i)]
-    placed = parts.transpose(0, *order, 1 + 2 * axes)
-    whole = [size * b for size, b in zip(sizes, block, strict=True)]
-    return np.moveaxis(placed.reshape(n, *whole, channels), -1, 1)
+    placed = np.empty(
+        (n, *(size * b for size, b in zip(sizes, block, strict=True)), channels), x.dtype
+    )
+    outer: tuple[Any, ...] = (slice(None),) * (1 + len(sizes))
+    # Pixel by pixel of the block: NumPy gets long runs, of which a transposed copy has none.
+    for pixel in itertools.product(*map(range, block)):
+        places = tuple(slice(first, None, b) for first, b in zip(pixel, block, strict=True))
+        placed[(slice(None), *places)] = parts[outer + pixel]
+    return np.moveaxis(placed, -1, 1)
 
 
 def pointwise(draft: Draft, node: Node) -> Replacement | None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import cyconv
+from cyconv.settings import resolve
 
 from ._attributes import conv_keywords, conv_transpose_keywords, sizes_its_output
 from ._conv import Activation, convolve
@@ -88,6 +89,7 @@ def _channels_last(
 ) -> Call:
     function = cyconv.conv_forward if node.op_type == "Conv" else cyconv.conv_transpose
     options = {**keywords, "layout": "channels_last"}
+    product = node.op_type == "Conv" and {*w.shape[2:]} == {1} and options["groups"] == 1
     last = (0, *range(2, w.ndim), 1)
     first = (0, w.ndim - 1, *range(1, w.ndim - 1))
     weights = np.ascontiguousarray(w.transpose(last))
@@ -96,7 +98,18 @@ def _channels_last(
         if x.ndim != w.ndim:
             return node.function(x, w, b, residual, **node.attributes)  # which says what is wrong
         other = None if residual is None else residual.transpose(last)
-        y = convolve(function, x.transpose(last), weights, b, other, activation, options)
+        keywords = {**options, "strategy": _of_products()} if product else options
+        y = convolve(function, x.transpose(last), weights, b, other, activation, keywords)
         return y.transpose(first)
 
     return call
+
+
+def _of_products() -> str | None:
+    """Return the strategy for pointwise convolutions, None for what is in force.
+
+    BLAS has threads of its own. In a network that goes back and forth between matrix products and
+    other layers they fight with ours for the cores, so on several threads products are ours too.
+    """
+    settings = resolve("fwd", None, None)
+    return "implicit_gemm" if settings.strategy == "auto" and (settings.threads or 2) > 1 else None

@@ -79,6 +79,22 @@ def one_node_model(op_type, inputs, opset, attributes, constants=()):
     return model, feeds
 
 
+def chain(*nodes, inputs=("x",), outputs=("y",), initializers=(), opset=17, shape=("n", 3)):
+    """A model of (operator, inputs, output, attributes) nodes over float32 values."""
+    info = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)  # noqa: E731
+    graph = helper.make_graph(
+        [
+            helper.make_node(op, list(ins), [out], name=f"{op}_{i}", **attributes)
+            for i, (op, ins, out, attributes) in enumerate(nodes)
+        ],
+        "graph",
+        [info(name) for name in inputs],
+        [info(name) for name in outputs],
+        [numpy_helper.from_array(value, name) for name, value in initializers],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
 def runtime(model, inputs, outputs=None, threads=1):
     """What ONNX Runtime gives."""
     import onnxruntime

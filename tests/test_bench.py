@@ -1,5 +1,6 @@
 """The benchmark suite runs: its shapes parse, cells become complete records, tables add up."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -255,3 +256,17 @@ def test_fma_peak(bench_path, dtype):
         assert fma_peak(dtype, threads=2, seconds=0.001) > 0
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no C compiler: {error}")
+
+
+def test_detector_beside_onnxruntime():
+    for module in ("onnx", "onnxruntime", "skimage", "rapidocr_onnxruntime"):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+    size = ("--sizes", "64x96", "--threads", 1, "--rounds", 2, "--runs", 1)
+    row = json.loads(run("bench_detector.py", *size, "--json"))
+    assert row["size"] == [64, 96]
+    assert min(row["ratio"], row["cyconv"], row["onnxruntime"]) > 0
+    # Both found the text on the corner of the page.
+    assert row["marked"]["cyconv"] > 0.1
+    assert abs(row["marked"]["cyconv"] - row["marked"]["onnxruntime"]) < 1e-3
+    assert "ratio" in run("bench_detector.py", *size)

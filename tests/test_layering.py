@@ -41,6 +41,7 @@ FLOORS = (
         "request",
     ),
     ("kernels._planes", "kernels._slabs", "kernels._winograd_tiles"),
+    ("kernels._panels",),
     ("kernels._winograd_weights",),
     ("kernels._winograd_plan",),
     (
@@ -72,6 +73,7 @@ FLOORS = (
     ("algorithms",),
     ("select",),
     ("binding",),
+    ("packings",),
     ("tune",),
     ("gpu.module", "gpu.params"),
     ("gpu.base", "gpu.phases", "gpu.sums", "gpu.tiles"),
@@ -82,7 +84,7 @@ FLOORS = (
     ("gpu",),
     ("execute",),
     ("calls", "diagnostics", "explanation"),
-    ("functional",),
+    ("functional", "prepared"),
     ("autograd.recording", "autograd.sums"),
     ("autograd.tape",),
     ("autograd.reverse",),
@@ -107,7 +109,11 @@ FLOORS = (
     ),
     ("adapters.hips", "adapters.jax", "adapters.onnx._conv", "adapters.torch"),
     ("adapters.onnx._operators",),
-    ("adapters.onnx._reader",),
+    ("adapters.onnx._network",),
+    ("adapters.onnx._draft", "adapters.onnx._reader", "adapters.onnx._steps"),
+    ("adapters.onnx._blocks", "adapters.onnx._folding"),
+    ("adapters.onnx._fusing",),
+    ("adapters.onnx._optimise",),
     ("adapters.onnx._graph",),
     ("adapters.onnx",),
     ("demo._model", "demo._pictures"),
@@ -165,7 +171,8 @@ LONGER = {
     "kernels/_pixel_lanes.pyx": (420, "three operators over the same planes"),
     "kernels/_slide.pyx": (410, "three operators over the same strips"),
     "kernels/_columns.pyx": (420, "three operators over the same planes"),
-    "kernels/_implicit_gemm.pyx": (500, "three operators over the same blocks"),
+    "kernels/_winograd.pyx": (440, "three operators over the same tiles"),
+    "kernels/_implicit_gemm.pyx": (510, "three operators over the same blocks"),
 }
 
 _CIMPORT = re.compile(r"^\s*cimport\s+(.+)$", re.MULTILINE)

@@ -12,6 +12,7 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from onnx_cases import (  # noqa: E402
     array,
+    chain,
     converted,
     generated,
     load_converted,
@@ -47,8 +48,8 @@ REFUSED = {
 }
 
 
-def run_case(model, inputs):
-    runner = Model(model)
+def run_case(model, inputs, optimise=True):
+    runner = Model(model, optimise=optimise)
     names = [value.name for value in runner.inputs]
     results = runner.run(dict(zip(names, map(array, inputs), strict=True)))
     return [results[value.name] for value in runner.outputs]
@@ -77,7 +78,9 @@ def test_operator_on_the_generated_cases(op_type):
                     run_case(case.model, inputs)
                 refused.add(part)
             else:
-                compare(run_case(case.model, inputs), map(array, outputs), case.rtol, case.atol)
+                for optimise in (False, True):
+                    results = run_case(case.model, inputs, optimise)
+                    compare(results, map(array, outputs), case.rtol, case.atol)
                 ran.append(case.name)
     assert ran
     assert refused == set(refusals)
@@ -106,7 +109,8 @@ def test_converted_case(name):
         with pytest.raises(cyconv.UnsupportedError, match=refusal):
             Model(model)
         return
-    compare(run_case(model, inputs), outputs)
+    for optimise in (False, True):
+        compare(run_case(model, inputs, optimise), outputs)
 
 
 # Versions before the newest, which the generated cases do not have, against ONNX Runtime.
@@ -241,27 +245,12 @@ def test_older_versions_against_onnxruntime(case):
     # ONNX Runtime begins at opset 7; the operator's version is the same there.
     model, feeds = one_node_model(op_type, inputs, max(opset, 7), attributes, constants)
     (expected,) = runtime(model, feeds)
-    (y,) = Model(model).run(feeds).values()
-    compare([y], [expected], rtol=1e-5, atol=1e-6)
+    for optimise in (False, True):
+        (y,) = Model(model, optimise=optimise).run(feeds).values()
+        compare([y], [expected], rtol=1e-5, atol=1e-6)
 
 
 # The runner.
-
-
-def chain(*nodes, inputs=("x",), outputs=("y",), initializers=(), opset=17, shape=("n", 3)):
-    """A model of (operator, inputs, output, attributes) nodes over float32 values."""
-    info = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)  # noqa: E731
-    graph = helper.make_graph(
-        [
-            helper.make_node(op, list(ins), [out], name=f"{op}_{i}", **attributes)
-            for i, (op, ins, out, attributes) in enumerate(nodes)
-        ],
-        "graph",
-        [info(name) for name in inputs],
-        [info(name) for name in outputs],
-        [numpy_helper.from_array(value, name) for name, value in initializers],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 ROW = np.array([[-1, 0, 2]], np.float32)
@@ -288,7 +277,8 @@ def test_values_are_dropped_after_their_last_use():
             ("Exp", "b", "c", {}),
             ("Add", "ac", "y", {}),
             ("Neg", "y", "unused", {}),
-        )
+        ),
+        optimise=False,
     )
     assert [set(node.releases) for node in model.nodes] == [
         {"x"},

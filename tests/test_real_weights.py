@@ -85,7 +85,8 @@ def captured(network):
         if node.op_type in OPERATORS:
             calls.append((node, inputs, output))
 
-    Model(path_of(network), threads=1).run(inputs_of(network, 96, 256), trace=trace)
+    model = Model(path_of(network), threads=1, optimise=False)
+    model.run(inputs_of(network, 96, 256), trace=trace)
     return calls
 
 
@@ -181,12 +182,13 @@ def _channels_of_a_group(w, groups):
     return w.shape[0] // groups, w.shape[1]
 
 
+@pytest.mark.parametrize("optimise", [True, False])
 @pytest.mark.parametrize("network", NETWORKS)
-def test_whole_network_against_onnxruntime(network):
+def test_whole_network_against_onnxruntime(network, optimise):
     pytest.importorskip("onnxruntime")
     path = path_of(network)
     inputs = inputs_of(network)
-    model = Model(path, threads=1)
+    model = Model(path, threads=1, optimise=optimise)
     results = model.run(inputs)
     expected = runtime(str(path), inputs)
     assert [value.name for value in model.outputs] == list(results)

@@ -563,3 +563,14 @@ def test_lists_are_remembered_as_tuples_are():
             cyconv.conv2d(X, W, stride=wrong, groups=2)
     with pytest.raises(TypeError, match="input_shape"):
         cyconv.conv_data_backward(DY, W, [2, 4, 9.0, 8], groups=2)
+
+
+def test_a_read_only_bias_is_remembered():
+    """Weights that were loaded from a file are often read-only; kernels only read them."""
+    calls.clear()
+    bias = np.arange(6.0)
+    bias.setflags(write=False)
+    first = cyconv.conv2d(X, W, bias, groups=2)
+    assert len(calls._calls) == 1
+    np.testing.assert_array_equal(cyconv.conv2d(X, W, bias, groups=2), first)
+    np.testing.assert_allclose(first, cyconv.conv2d(X, W, groups=2) + bias[:, None, None])

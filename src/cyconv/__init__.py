@@ -37,6 +37,7 @@ from .functional import (
 )
 from .isa import active_isa, isas
 from .kernels import _memory, _openmp
+from .prepared import Prepared, prepare
 from .problem import ConvProblem
 from .settings import STRATEGIES, Config, config, get_config
 from .tune import tuned
@@ -57,6 +58,7 @@ __all__ = [
     "GpuError",
     "GpuMemoryError",
     "Plan",
+    "Prepared",
     "ShapeError",
     "Tensor",
     "UnsupportedError",
@@ -80,6 +82,7 @@ __all__ = [
     "isas",
     "no_grad",
     "plan",
+    "prepare",
     "show_config",
     "strategies",
     "tuned",

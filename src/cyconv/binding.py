@@ -48,16 +48,17 @@ class Bound(NamedTuple):
         bias: Array | None,
         residual: Array | None = None,
         activation: Activation | None = None,
+        packed: Array | None = None,
     ) -> None:
         """Write the result into whichever of x, w and y the operator gives.
 
         Operands are ready (`operands.is_ready`) and of the bound strides; the result and the
-        residual are C-contiguous, and the result overlaps nothing.
+        residual are C-contiguous, and the result overlaps nothing. `packed` is what `pack` gives.
         """
         scratch = take(self.workspace_nbytes if self.algorithm.uses_scratch else 0)
         call = Run(
-            self.problem, self.geometry, x, w, y, bias, residual, activation, scratch, self.limit,
-            self.threads, self.flush,
+            self.problem, self.geometry, x, w, y, bias, residual, activation, packed, scratch,
+            self.limit, self.threads, self.flush,
         )  # fmt: skip
         if self.empty:
             self._fill(call)
@@ -90,12 +91,15 @@ _cache: dict[tuple[Any, ...], Bound] = {}
 _lock = threading.Lock()
 
 
-def bind(problem: ConvProblem, settings: Config, strides: Strides) -> Bound:
-    """Choose an algorithm for a problem with these strides; remembered until `clear`."""
-    key = (problem, settings, strides)
+def bind(problem: ConvProblem, settings: Config, strides: Strides, prepared: bool = False) -> Bound:
+    """Choose an algorithm for a problem with these strides; remembered until `clear`.
+
+    `prepared` says that weights are packed ahead.
+    """
+    key = (problem, settings, strides, prepared)
     bound = _cache.get(key)
     if bound is None:
-        bound = _bind(problem, settings, strides)
+        bound = _bind(problem, settings, strides, prepared)
         with _lock:
             if len(_cache) >= _MOST_PLANS:
                 _cache.clear()
@@ -103,10 +107,10 @@ def bind(problem: ConvProblem, settings: Config, strides: Strides) -> Bound:
     return bound
 
 
-def _bind(problem: ConvProblem, settings: Config, strides: Strides) -> Bound:
+def _bind(problem: ConvProblem, settings: Config, strides: Strides, prepared: bool) -> Bound:
     isa.settle()
     # A batch that became part of an axis would be summed in another order than its parts.
-    geometry = Geometry(problem, *strides, merge_batch=not settings.reproducible)
+    geometry = Geometry(problem, *strides, merge_batch=not settings.reproducible, prepared=prepared)
     choice = choose(problem, geometry, settings)
     limit = settings.workspace_limit
     threads = settings.threads or 1

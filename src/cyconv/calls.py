@@ -17,13 +17,14 @@ from .devices import check_places, entered, namespace
 from .errors import DTypeError, ShapeError
 from .execute import execute
 from .operands import Array, Operands, is_ready, takes_result
+from .packings import Packings
 from .request import Raw, Request
 from .settings import get_config
 
 _MOST_CALLS = 1024
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
     """What a call with known arguments needs."""
 
     bound: Bound
@@ -31,9 +32,11 @@ class _Call(NamedTuple):
     dtype: np.dtype[Any]
     batched: bool
     activation: Activation | None
+    packed: Array | None
 
 
-_calls: dict[tuple[Any, ...], _Call] = {}
+Memory = dict[tuple[Any, ...], Call]
+_calls: Memory = {}
 
 
 def clear() -> None:
@@ -63,7 +66,8 @@ def _key(
         return None
     tail = None
     if bias is not None:
-        if type(bias) is not np.ndarray or not bias.flags.carray:
+        # Read-only is fine, as weights from a file often are: kernels only read a bias.
+        if type(bias) is not np.ndarray or not (bias.flags.c_contiguous and bias.flags.aligned):
             return None
         tail = (bias.shape, bias.dtype)
     added = None
@@ -113,8 +117,12 @@ def run(
     raw: Raw,
     out: Any,
     check: Callable[[], Request],
+    memory: Memory = _calls,
+    packings: Packings | None = None,
 ) -> Array:
     """Answer from a remembered call, else check the arguments and remember what they led to.
+
+    A prepared convolution has a memory of its own, and `packings` of its weights.
 
     An operand whose type has a method ``__cyconv_call__`` answers the call itself, with the
     arguments as they were given.
@@ -127,7 +135,7 @@ def run(
                 return answer(kind, rank, a, b, bias, residual, extra, raw, out)  # type: ignore[no-any-return]
     else:
         try:
-            call = _calls.get(key)
+            call = memory.get(key)
         except TypeError:  # an unhashable parameter
             key = call = None
         if call is not None and (
@@ -135,14 +143,14 @@ def run(
         ):
             return _repeat(call, a, b, bias, residual, out)
     checked = check()
-    result = _finish(checked, out)
+    result = _finish(checked, out, packings)
     if key is not None:
-        _remember(key, checked, (bias, residual), result)
+        _remember(memory, packings, key, checked, (bias, residual), result)
     return result
 
 
 def _repeat(
-    call: _Call, a: Array, b: Array, bias: Array | None, residual: Array | None, out: Array | None
+    call: Call, a: Array, b: Array, bias: Array | None, residual: Array | None, out: Array | None
 ) -> Array:
     result = np.empty(call.shape, call.dtype) if out is None else out
     view = result
@@ -154,16 +162,21 @@ def _repeat(
         else:
             view = result[np.newaxis]
     if op == "fwd":
-        call.bound.run(a, b, view, bias, residual, call.activation)
+        call.bound.run(a, b, view, bias, residual, call.activation, call.packed)
     elif op == "dx":
-        call.bound.run(view, b, a, bias, residual, call.activation)
+        call.bound.run(view, b, a, bias, residual, call.activation, call.packed)
     else:
         call.bound.run(a, view, b, None)
     return result
 
 
 def _remember(
-    key: tuple[Any, ...], checked: Request, added: tuple[Any, Any], result: Array
+    memory: Memory,
+    packings: Packings | None,
+    key: tuple[Any, ...],
+    checked: Request,
+    added: tuple[Any, Any],
+    result: Array,
 ) -> None:
     """Keep a call that needs no copies and no measuring."""
     problem = checked.problem
@@ -174,12 +187,14 @@ def _remember(
         return
     if not result.flags.c_contiguous:
         return
-    view = _view(checked, result)
-    strides = _operands(checked, view).strides(problem.layout)
-    bound = bind(problem, checked.settings, strides)
-    if len(_calls) >= _MOST_CALLS:
-        _calls.clear()
-    _calls[key] = _Call(bound, result.shape, result.dtype, checked.batched, checked.activation)
+    operands = _operands(checked, _view(checked, result))
+    bound = bind(problem, checked.settings, operands.strides(problem.layout), packings is not None)
+    packed = None if packings is None else packings.of(bound, operands.w)
+    if len(memory) >= _MOST_CALLS:
+        memory.clear()
+    memory[key] = Call(
+        bound, result.shape, result.dtype, checked.batched, checked.activation, packed
+    )
 
 
 def _view(checked: Request, result: Array) -> Array:
@@ -193,13 +208,13 @@ def _operands(checked: Request, result: Array) -> Operands:
     return Operands(x, w, y, checked.bias, checked.residual, checked.activation)
 
 
-def _finish(checked: Request, out: Any) -> Array:
+def _finish(checked: Request, out: Any, packings: Packings | None) -> Array:
     """Run a checked call into `out`, or into a new array beside the operands."""
     problem = checked.problem
     whole = checked.batched or problem.op == "dw"
     shape = problem.result_shape if whole else problem.result_shape[1:]
-    operands = (checked.x, checked.w, checked.y, checked.bias, checked.residual)
-    inputs = [a for a in operands if a is not None]
+    given = (checked.x, checked.w, checked.y, checked.bias, checked.residual)
+    inputs = [a for a in given if a is not None]
     with entered(inputs[0]) as xp:
         if out is None:
             result = xp.empty(shape, checked.dtype)
@@ -207,7 +222,8 @@ def _finish(checked: Request, out: Any) -> Array:
             result = _check_out(out, shape, checked.dtype, inputs[0])
             if any(xp.may_share_memory(result, a) for a in inputs):
                 result = xp.empty(shape, checked.dtype)
-        execute(problem, checked.settings, _operands(checked, _view(checked, result)))
+        operands = _operands(checked, _view(checked, result))
+        execute(problem, checked.settings, operands, packings)
         if out is not None and result is not out:
             out[...] = result
             return out  # type: ignore[no-any-return]

@@ -65,7 +65,7 @@ def _moved(problem: ConvProblem) -> int:
     return sum(problem.elements.values())
 
 
-def _implicit_gemm(problem: ConvProblem) -> float:
+def _implicit_gemm(problem: ConvProblem, prepared: bool = False) -> float:
     channels = (problem.c_in if problem.op == "dx" else problem.c_out) // problem.groups
     vector = _ukernels.tile("f64" if problem.dtype == "f64" else "f32")[1]
     full, rest = divmod(channels, 2 * vector)
@@ -77,7 +77,9 @@ def _implicit_gemm(problem: ConvProblem) -> float:
     product = problem.macs * lanes / channels / (_GEMM_SHARE * _peak(problem))
     if problem.op == "dw":
         product *= _GRADIENT_PENALTY
-    moved = _moved(problem) * _STREAMED + problem.elements["w"] * _PACKED[problem.op]
+    moved = _moved(problem) * _STREAMED
+    if not prepared:
+        moved += problem.elements["w"] * _PACKED[problem.op]
     if problem.layout == "nhwc" and problem.groups > 1:
         moved = _moved(problem) * _GATHERED
     return product + moved
@@ -122,11 +124,11 @@ def _im2col(problem: ConvProblem) -> float:
     return product + packed + _moved(problem) * _STREAMED + _columns(problem)
 
 
-def _winograd(problem: ConvProblem) -> float:
-    return min(_winograd_tiles(problem, 4), _winograd_tiles(problem, 2))
+def _winograd(problem: ConvProblem, prepared: bool = False) -> float:
+    return min(_winograd_tiles(problem, 4, prepared), _winograd_tiles(problem, 2, prepared))
 
 
-def _winograd_tiles(problem: ConvProblem, outputs: int) -> float:
+def _winograd_tiles(problem: ConvProblem, outputs: int, prepared: bool) -> float:
     """Seconds by tiles of this many outputs along each of the last two axes with kernel 3."""
     ci, co = problem.c_in // problem.groups, problem.c_out // problem.groups
     tiles, points, slices = problem.batch, 1, 1
@@ -143,6 +145,8 @@ def _winograd_tiles(problem: ConvProblem, outputs: int) -> float:
     products = points * tiles * slices * depth * ceil(lanes / vector) * vector
     transformed = points * tiles * (slices * ceil(ci / vector) + ceil(co / vector)) * vector
     filters = slices * ci * co * (points * _FILTER_POINT + 9 * _FILTER_TAP[problem.op])
+    if prepared:
+        filters = slices * ci * co * points * _STREAMED
     return (
         problem.groups
         * (
@@ -167,6 +171,20 @@ _ESTIMATES: dict[str, Callable[[ConvProblem], float]] = {
 }
 
 
-def estimate(name: str, problem: ConvProblem) -> float:
-    """Return the estimated seconds of a strategy on one core, for a problem that it serves."""
-    return _ESTIMATES[name](problem) if problem.macs else 0.0
+# Those that differ where weights are packed ahead.
+_PREPARED: dict[str, Callable[[ConvProblem, bool], float]] = {
+    "implicit_gemm": _implicit_gemm,
+    "winograd": _winograd,
+}
+
+
+def estimate(name: str, problem: ConvProblem, prepared: bool = False) -> float:
+    """Return the estimated seconds of a strategy on one core, for a problem that it serves.
+
+    `prepared` says that weights are packed ahead.
+    """
+    if problem.macs == 0:
+        return 0.0
+    if prepared and name in _PREPARED:
+        return _PREPARED[name](problem, True)
+    return _ESTIMATES[name](problem)

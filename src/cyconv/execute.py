@@ -11,6 +11,7 @@ from .binding import bind
 from .devices import namespace, on_gpu
 from .kernels._run import finish_array
 from .operands import RESULT, Array, Operands, is_ready
+from .packings import Packings
 from .problem import ConvProblem
 from .settings import Config
 from .split import Part, halves, part_of
@@ -19,12 +20,17 @@ from .split import Part, halves, part_of
 _FEWEST_BYTES = 16384
 
 
-def execute(problem: ConvProblem, settings: Config, operands: Operands) -> None:
+def execute(
+    problem: ConvProblem,
+    settings: Config,
+    operands: Operands,
+    packings: Packings | None = None,
+) -> None:
     """Write the result into its place among the operands, whatever they look like.
 
     The result must not overlap an operand; `settings` are resolved. Copies of operands and scratch
     together keep to the workspace limit: where they cannot, the problem is halved; so is one that
-    is too large to be counted on a GPU.
+    is too large to be counted on a GPU. `packings` are those of the weights; halves do without.
     """
     copies = _copies(problem, operands)
     limit = settings.workspace_limit
@@ -35,12 +41,15 @@ def execute(problem: ConvProblem, settings: Config, operands: Operands) -> None:
             return
     if copies:
         rest = max(limit - sum(copies.values()), 0)
-        _execute_copied(problem, settings._replace(workspace_limit=rest), operands, copies)
+        copied = settings._replace(workspace_limit=rest)
+        _execute_copied(problem, copied, operands, copies, packings)
     else:
-        run_ready(problem, settings, operands)
+        run_ready(problem, settings, operands, packings)
 
 
-def run_ready(problem: ConvProblem, settings: Config, operands: Operands) -> None:
+def run_ready(
+    problem: ConvProblem, settings: Config, operands: Operands, packings: Packings | None = None
+) -> None:
     """Run on operands that kernels can use where they lie."""
     if on_gpu(operands.x):
         from . import gpu
@@ -56,8 +65,8 @@ def run_ready(problem: ConvProblem, settings: Config, operands: Operands) -> Non
             return
     if settings.strategy == "profile":
         settings = settings._replace(strategy="auto")
-    strides = operands.strides(problem.layout)
-    bind(problem, settings, strides).run(*operands)
+    bound = bind(problem, settings, operands.strides(problem.layout), packings is not None)
+    bound.run(*operands, None if packings is None else packings.of(bound, operands.w))
 
 
 def _copies(problem: ConvProblem, operands: Operands) -> dict[str, int]:
@@ -107,7 +116,11 @@ def _to_shrink(problem: ConvProblem, copies: dict[str, int], limit: int) -> str:
 
 
 def _execute_copied(
-    problem: ConvProblem, settings: Config, operands: Operands, copies: dict[str, int]
+    problem: ConvProblem,
+    settings: Config,
+    operands: Operands,
+    copies: dict[str, int],
+    packings: Packings | None,
 ) -> None:
     dtype = _kernel_dtype(problem, operands)
     result = RESULT[problem.op]
@@ -117,7 +130,7 @@ def _execute_copied(
         for role, array in _arrays(operands)
         if role in copies
     }
-    run_ready(problem, settings, operands.with_arrays(ready))
+    run_ready(problem, settings, operands.with_arrays(ready), packings)
     if result in ready:
         with np.errstate(all="ignore"):
             operands.result(problem.op)[...] = ready[result]

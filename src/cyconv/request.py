@@ -71,7 +71,8 @@ def _batched(name: str, array: Array, ndim: int) -> tuple[Array, bool]:
     )
 
 
-def _check_bias(bias: Any, channels: int) -> Array | None:
+def check_bias(bias: Any, channels: int) -> Array | None:
+    """Return a bias as an array, of as many elements as the result has channels."""
     if bias is None:
         return None
     array = as_array("bias", bias)
@@ -132,7 +133,7 @@ def forward(x: Any, w: Any, bias: Any, rank: int | None, raw: Raw, residual: Any
             f"groups={params.groups} x must have {_channels(w.shape, layout) * params.groups} "
             f"channels, not {c_in} (shape {x.shape}, layout {raw[4]})"
         )
-    bias = _check_bias(bias, c_out)
+    bias = check_bias(bias, c_out)
     residual = None if residual is None else as_array("residual", residual)
     activation = arguments.activation_of(raw[7])
     dtype = result_dtype(x=x, w=w, bias=bias, residual=residual)
@@ -237,7 +238,7 @@ def transposed(
             f"w of shape {w.shape} has {w.shape[0]} input channels (its first axis), x of shape "
             f"{x.shape} has {channels}"
         )
-    bias = _check_bias(bias, result_channels)
+    bias = check_bias(bias, result_channels)
     residual = None if residual is None else as_array("residual", residual)
     activation = arguments.activation_of(raw[7])
     dtype = result_dtype(x=x, w=w, bias=bias, residual=residual)

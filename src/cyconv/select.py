@@ -76,7 +76,7 @@ def choose(problem: ConvProblem, geometry: Geometry, settings: Config) -> Choice
     if name == "auto":
         # Reproducible choices must not depend on the batch, which work and estimates count.
         judged = replace(problem, batch=min(problem.batch, 1)) if settings.reproducible else problem
-        return _automatic(judged, serving, refusals)
+        return _automatic(judged, serving, refusals, geometry.prepared)
     named = _BY_NAME[name]
     if problem.macs == 0:
         return Choice(named, "there is nothing to multiply", {})
@@ -87,9 +87,11 @@ def choose(problem: ConvProblem, geometry: Geometry, settings: Config) -> Choice
     return Choice(DIRECT, f"{name} does not serve this problem: {refusals[name]}", refusals)
 
 
-def _automatic(problem: ConvProblem, serving: list[Algorithm], refusals: dict[str, str]) -> Choice:
+def _automatic(
+    problem: ConvProblem, serving: list[Algorithm], refusals: dict[str, str], prepared: bool
+) -> Choice:
     threshold = min_work(problem.op)
     if problem.work < threshold:
         return Choice(DIRECT, f"work {problem.work} is below the minimum {threshold}", refusals)
-    best = min(serving, key=lambda algorithm: estimate(algorithm.name, problem))
+    best = min(serving, key=lambda algorithm: estimate(algorithm.name, problem, prepared))
     return Choice(best, "least estimated time", refusals)

@@ -36,6 +36,13 @@ def _holder() -> _Holder:
     return holder
 
 
+def aligned_empty(nbytes: int) -> Scratch:
+    """Allocate bytes that begin at a cache line, uninitialised."""
+    raw = np.empty(nbytes + _LINE, np.uint8)
+    start = -raw.ctypes.data % _LINE
+    return raw[start : start + nbytes]
+
+
 def take(nbytes: int) -> Scratch:
     """Take at least `nbytes` bytes that begin at a cache line, uninitialised.
 
@@ -47,9 +54,7 @@ def take(nbytes: int) -> Scratch:
     holder = _holder()
     buffer, holder.buffer = holder.buffer, None
     if buffer is None or buffer.size < nbytes:
-        raw = np.empty(nbytes + _LINE, np.uint8)
-        start = -raw.ctypes.data % _LINE
-        buffer = raw[start : start + nbytes]
+        buffer = aligned_empty(nbytes)
     return buffer
 
 

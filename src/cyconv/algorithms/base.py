@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from math import prod
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ..kernels._geometry import Geometry
 from ..kernels._run import Run
 from ..operands import Array
 from ..problem import ConvProblem
 
-__all__ = ["Algorithm", "Run", "beyond_passes", "per_channel"]
+__all__ = ["Algorithm", "Packs", "Run", "beyond_passes", "per_channel"]
 
 # Kernels multiply this by bytes and threads in signed 64 bits.
 _MOST_ELEMENTS = 2**50
@@ -57,6 +58,22 @@ class Algorithm(Protocol):
         Returns False, with the result undefined, for values (not finite, say) that it cannot treat
         as the definition does; ``direct`` then computes the result.
         """
+
+
+@runtime_checkable
+class Packs(Protocol):
+    """What an algorithm has besides, if it can use weights that were packed ahead.
+
+    Its `run` finds them in ``call.packed`` where the geometry is `prepared`, or None.
+    """
+
+    def packing(self, problem: ConvProblem, geometry: Geometry) -> tuple[Hashable, int]:
+        """Return what packed weights depend on, besides the weights, and their bytes."""
+
+    def pack(
+        self, problem: ConvProblem, geometry: Geometry, w: Array, packed: Array, threads: int
+    ) -> bool:
+        """Pack the weights; False if they cannot be, as they are not all finite."""
 
 
 def beyond_passes(problem: ConvProblem) -> str | None:

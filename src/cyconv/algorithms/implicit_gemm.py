@@ -6,8 +6,11 @@ the loops; M. Dukhan, "The indirect convolution algorithm", 2019, for the rows.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from ..kernels import _implicit_gemm
 from ..kernels._geometry import Geometry
+from ..operands import Array
 from ..problem import ConvProblem
 from .base import Run, beyond_passes
 
@@ -32,3 +35,13 @@ class ImplicitGemm:
     def run(self, call: Run) -> bool:
         """See `Algorithm.run`; hand data gradients of non-finite weights over."""
         return _implicit_gemm.run(call)
+
+    def packing(self, problem: ConvProblem, geometry: Geometry) -> tuple[Hashable, int]:
+        """See `Packs.packing`."""
+        return _implicit_gemm.packing(geometry, problem.op)
+
+    def pack(
+        self, problem: ConvProblem, geometry: Geometry, w: Array, packed: Array, threads: int
+    ) -> bool:
+        """See `Packs.pack`."""
+        return _implicit_gemm.pack(geometry, problem.op, w, packed, threads)

@@ -8,8 +8,11 @@ convolution for deep neural networks", 2020.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from ..kernels import _winograd
 from ..kernels._geometry import Geometry
+from ..operands import Array
 from ..problem import ConvProblem
 from .base import Run, beyond_passes
 
@@ -44,3 +47,13 @@ class Winograd:
     def run(self, call: Run) -> bool:
         """See `Algorithm.run`; hand what is not finite, or overflows on the way, over."""
         return _winograd.run(call)
+
+    def packing(self, problem: ConvProblem, geometry: Geometry) -> tuple[Hashable, int]:
+        """See `Packs.packing`."""
+        return _winograd.packing(geometry, problem.op)
+
+    def pack(
+        self, problem: ConvProblem, geometry: Geometry, w: Array, packed: Array, threads: int
+    ) -> bool:
+        """See `Packs.pack`."""
+        return _winograd.pack(geometry, problem.op, w, packed, threads)

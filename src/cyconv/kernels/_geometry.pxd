@@ -23,3 +23,4 @@ cdef class Geometry:
     cdef geometry_t c
     cdef readonly bint double_precision
     cdef readonly bint by_image             # results must not depend on the batch
+    cdef readonly bint prepared             # weights are packed ahead

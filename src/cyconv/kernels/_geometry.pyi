@@ -3,6 +3,7 @@ from ..problem import ConvProblem
 class Geometry:
     double_precision: bool
     by_image: bool
+    prepared: bool
     def __init__(
         self,
         problem: ConvProblem,
@@ -10,4 +11,5 @@ class Geometry:
         w_strides: tuple[int, ...],
         y_strides: tuple[int, ...],
         merge_batch: bool = True,
+        prepared: bool = False,
     ) -> None: ...

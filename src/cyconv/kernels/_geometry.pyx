@@ -20,15 +20,21 @@ cdef class Geometry:
     merge_batch : bool
         Whether the batch may become part of a spatial axis. If not, `by_image` says that a result
         must not depend on it.
+    prepared : bool
+        Whether weights are packed ahead of the calls, so that packing them costs nothing.
     """
 
-    def __init__(self, problem, x_strides, w_strides, y_strides, bint merge_batch=True):
+    def __init__(
+        self, problem, x_strides, w_strides, y_strides, bint merge_batch=True,
+        bint prepared=False
+    ):
         cdef geometry_t *g = &self.c
         cdef int ndim = len(problem.in_size)
         cdef int lead = 3 - ndim
         cdef int i, a
         self.double_precision = problem.compute_dtype.itemsize == 8
         self.by_image = not merge_batch
+        self.prepared = prepared
         g.batch = problem.batch
         g.groups = problem.groups
         g.ci = problem.c_in // problem.groups

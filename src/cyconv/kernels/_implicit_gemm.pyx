@@ -22,10 +22,13 @@ from cython.parallel cimport prange, threadid
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
+cimport numpy as cnp
+
 from ._geometry cimport Geometry, geometry_t
+from ._panels cimport pack_panels
 from ._passes cimport (
-    aligned, all_finite, ceil_div, cyconv_flush_begin, cyconv_flush_end, data_pass,
-    forward_pass, pass_t, run_length,
+    aligned, ceil_div, cyconv_flush_begin, cyconv_flush_end, data_pass, forward_pass, pass_t,
+    run_length, weights_seen,
 )
 from ._run cimport Run, epilogue_t, finish, run_t
 from ._slabs cimport (
@@ -36,79 +39,15 @@ from ._ukernels cimport (
     CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, collect, cyconv_ukernels, move, outer, transpose,
 )
 
+import numpy as np
+
 from ._run import OPERATORS
+
+cnp.import_array()
 
 cdef enum:
     BLOCK_DEPTH = 448           # of B at a time: 448 rows of two AVX2 vectors fill most of L1
-    PACK_DEPTH = 128
     ROW_CHUNK = 96              # rows of a weight gradient that one task computes
-
-
-cdef void _pack_lanes(
-    const pass_t *p, const blocks_t *b, const floating *w, const ptrdiff_t *offset,
-    ptrdiff_t begin, ptrdiff_t end, ptrdiff_t chunk, ptrdiff_t panels, floating *packed
-) noexcept nogil:
-    """Rows begin .. end-1 of all panels, from weights whose lanes are neighbours: row by row, so
-    that they are read as they lie."""
-    cdef ptrdiff_t k, panel, lanes, nr, j
-    cdef const floating *source
-    cdef floating *target
-    for k in range(begin, end):
-        for panel in range(panels):
-            source = w + offset[k] + (chunk + panel) * b.nr
-            lanes = min(b.nr, p.lanes - (chunk + panel) * b.nr)
-            nr = vectors_of(b, lanes) * b.vl
-            target = packed + panel * b.nr * p.depth + k * nr
-            for j in range(lanes):
-                target[j] = source[j]
-            for j in range(lanes, nr):
-                target[j] = 0
-
-
-cdef void _pack_panel(
-    const cyconv_ukernels *uk, const floating *w, ptrdiff_t lane_stride, ptrdiff_t lanes,
-    const ptrdiff_t *offset, ptrdiff_t depth, ptrdiff_t run, ptrdiff_t nr, floating *panel
-) noexcept nogil:
-    """panel[k*nr + j] = w[j*lane_stride + offset[k]] for k < depth, zero for j >= lanes. Offsets
-    follow each other by 1 in runs of `run`."""
-    cdef ptrdiff_t k, j
-    if lanes < nr:
-        memset(panel, 0, depth * nr * sizeof(floating))
-    if run > 1:
-        k = 0
-        while k < depth:
-            transpose(
-                uk, lanes, min(run, depth - k), w + offset[k], lane_stride, panel + k * nr, nr)
-            k += run
-    else:
-        for k in range(depth):
-            for j in range(lanes):
-                panel[k * nr + j] = w[offset[k] + j * lane_stride]
-
-
-cdef bint _pack_chunk(
-    const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const floating *w,
-    const ptrdiff_t *weight_offset, ptrdiff_t run, ptrdiff_t begin, ptrdiff_t end,
-    ptrdiff_t chunk, ptrdiff_t panels, bint only_finite, floating *packed
-) noexcept nogil:
-    """Rows begin .. end-1 of all panels; False if only finite weights are wanted and some are
-    not."""
-    cdef ptrdiff_t panel, lane, nr
-    if p.weight_lane == 1:
-        _pack_lanes(p, b, w, weight_offset, begin, end, chunk, panels, packed)
-    for panel in range(panels):
-        lane = (chunk + panel) * b.nr
-        nr = vectors_of(b, p.lanes - lane) * b.vl
-        if p.weight_lane != 1:
-            _pack_panel(
-                uk, w + lane * p.weight_lane, p.weight_lane, min(b.nr, p.lanes - lane),
-                weight_offset + begin, end - begin, run, nr,
-                packed + panel * b.nr * p.depth + begin * nr)
-        if only_finite and not all_finite(
-            packed + panel * b.nr * p.depth + begin * nr, (end - begin) * nr
-        ):
-            return False
-    return True
 
 
 cdef void _store(
@@ -172,8 +111,8 @@ cdef void _panel_product(
 
 cdef void _block_task(
     const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const floating *source,
-    const floating *bias, const epilogue_t *last, floating *result, char *scratch, int thread,
-    ptrdiff_t index, ptrdiff_t chunk, ptrdiff_t begin, ptrdiff_t end
+    const floating *packed, const floating *bias, const epilogue_t *last, floating *result,
+    char *scratch, int thread, ptrdiff_t index, ptrdiff_t chunk, ptrdiff_t begin, ptrdiff_t end
 ) noexcept nogil:
     """One block of pixels for the packed panels begin .. end-1; the first packed is `chunk`."""
     cdef char *private_ = scratch + b.private_at + thread * b.private_nbytes
@@ -183,7 +122,6 @@ cdef void _block_task(
     cdef ptrdiff_t *position = <ptrdiff_t *> (
         <char *> c + aligned(most * b.nr * <ptrdiff_t> sizeof(floating)))
     cdef const ptrdiff_t *offset = <const ptrdiff_t *> (scratch + b.offsets_at)
-    cdef const floating *packed = <const floating *> (scratch + b.pack_at)
     cdef place_t at = block_place(p, b, index)
     cdef ptrdiff_t pixels = at.images * at.rows * at.cols
     cdef ptrdiff_t line, panel, lane, lanes, step, c_row
@@ -211,38 +149,33 @@ cdef void _block_task(
 
 cdef bint _run_pass(
     const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const floating *source,
-    const floating *w, const floating *bias, floating *result, bint only_finite,
-    const run_t *run
+    const floating *w, const floating *given, const floating *bias, floating *result,
+    bint only_finite, const run_t *run
 ) noexcept nogil:
-    """One pass of one group, panels packed as many at a time as the scratch holds."""
+    """One pass of one group, panels packed as many at a time as the scratch holds, or all given."""
     cdef char *scratch = run.scratch
     cdef int threads = run.threads
     cdef ptrdiff_t *offset = <ptrdiff_t *> (scratch + b.offsets_at)
     cdef ptrdiff_t *weight_offset = <ptrdiff_t *> (scratch + b.weight_offsets_at)
-    cdef floating *packed = <floating *> (scratch + b.pack_at)
-    cdef ptrdiff_t chunk, panels, task, length, step, bad = 0
+    cdef floating *own = <floating *> (scratch + b.pack_at)
+    cdef const floating *packed = own
+    cdef ptrdiff_t chunk = 0, panels, task
     cdef uint64_t before
     list_depth(p, b, offset, weight_offset)
-    length = run_length(weight_offset, p.depth)
-    # Pieces of depth rather than panels are packed at a time: weights are then read as they lie.
-    step = PACK_DEPTH if length == p.depth else ceil_div(PACK_DEPTH, length) * length
-    chunk = 0
     while chunk < b.panels:
         panels = min(b.packed, b.panels - chunk)
-        for task in prange(ceil_div(p.depth, step), num_threads=threads, schedule='static'):
-            if not _pack_chunk(
-                p, b, uk, w, weight_offset, length, task * step, min((task + 1) * step, p.depth),
-                chunk, panels, only_finite, packed
-            ):
-                bad += 1
-        if bad > 0:
+        if given != NULL:
+            packed = given + chunk * b.nr * p.depth
+        elif not pack_panels(
+            p, b, uk, w, weight_offset, chunk, panels, only_finite, own, threads
+        ):
             return False
         for task in prange(
             b.count * b.splits, num_threads=threads, schedule='dynamic', chunksize=1
         ):
             before = cyconv_flush_begin() if b.flush else 0
             _block_task(
-                p, b, uk, source, bias, &run.last, result, scratch, threadid(),
+                p, b, uk, source, packed, bias, &run.last, result, scratch, threadid(),
                 task // b.splits, chunk, task % b.splits * panels // b.splits,
                 (task % b.splits + 1) * panels // b.splits)
             if b.flush:
@@ -409,44 +342,73 @@ cdef void _run_gradient(
         chunk = chunk + panels
 
 
+cdef inline bint _pass(const geometry_t *g, int op, ptrdiff_t phase, pass_t *p) noexcept nogil:
+    """The pass of this number; False if it has no position."""
+    if op == 1:
+        return data_pass(g, phase, p)
+    p[0] = forward_pass(g)
+    return True
+
+
+cdef inline ptrdiff_t _count(const geometry_t *g, int op) noexcept nogil:
+    return g.stride[0] * g.stride[1] * g.stride[2] if op == 1 else 1
+
+
 cdef bint _run(
     const geometry_t *g, const run_t *c, const cyconv_ukernels *uk, floating *x
 ) noexcept nogil:
     cdef floating *w = <floating *> c.w
     cdef floating *y = <floating *> c.y
     cdef const floating *bias = <const floating *> c.bias
+    cdef const floating *given = <const floating *> c.packed
     cdef pass_t p
     cdef blocks_t b
-    cdef ptrdiff_t group, phase, phases = g.stride[0] * g.stride[1] * g.stride[2]
+    cdef ptrdiff_t group, phase
     cdef floating *filters
     cdef floating *inputs
     cdef floating *outputs
-    cdef bint done = True
     for group in range(g.groups):
         inputs = x + group * g.ci * g.x_c
         outputs = y + group * g.co * g.y_c
         filters = w + group * g.co * g.w_o
-        if c.op != 1:
-            p = forward_pass(g)
+        for phase in range(_count(g, c.op)):
+            if not _pass(g, c.op, phase, &p):
+                continue
             b = divide_blocks(&p, c.op, uk, sizeof(floating), c.limit, c.threads)
             b.flush = c.flush
             if c.op == 2:
                 _run_gradient(&p, g, &b, uk, inputs, outputs, filters, c.scratch, c.threads)
-            else:
-                _run_pass(
-                    &p, &b, uk, inputs, filters, bias + group * g.co if bias != NULL else NULL,
-                    outputs, False, c)
-            continue
-        for phase in range(phases):
-            if not data_pass(g, phase, &p):
-                continue
-            b = divide_blocks(&p, c.op, uk, sizeof(floating), c.limit, c.threads)
-            b.flush = c.flush
-            done = _run_pass(
-                &p, &b, uk, outputs, filters, bias + group * g.ci if bias != NULL else NULL,
-                inputs, True, c)
-            if not done:
+            elif not _run_pass(
+                &p, &b, uk, outputs if c.op == 1 else inputs, filters, given,
+                bias + group * p.lanes if bias != NULL else NULL,
+                inputs if c.op == 1 else outputs, c.op == 1, c
+            ):
                 return False
+            if given != NULL:
+                given += b.panels * b.nr * p.depth
+    return True
+
+
+cdef bint _pack(
+    const geometry_t *g, int op, const cyconv_ukernels *uk, const floating *w,
+    ptrdiff_t *offset, floating *packed, int threads
+) noexcept nogil:
+    """All panels of all passes of all groups; `offset` has room for twice the depth."""
+    cdef pass_t p
+    cdef blocks_t b
+    cdef ptrdiff_t group, phase
+    for group in range(g.groups):
+        for phase in range(_count(g, op)):
+            if not _pass(g, op, phase, &p):
+                continue
+            b = divide_blocks(&p, op, uk, sizeof(floating), 0, threads)
+            list_depth(&p, &b, offset, offset + p.depth)
+            if not pack_panels(
+                &p, &b, uk, w + group * g.co * g.w_o, offset + p.depth, 0, b.panels, True, packed,
+                threads
+            ):
+                return False
+            packed += b.panels * b.nr * p.depth
     return True
 
 
@@ -456,13 +418,47 @@ def workspace(Geometry geometry not None, str op, ptrdiff_t limit, int threads):
     cdef ptrdiff_t itemsize = 8 if geometry.double_precision else 4, most = 0, phase
     cdef int code = OPERATORS[op]
     cdef pass_t p
-    if code != 1:
-        p = forward_pass(g)
-        return divide_blocks(&p, code, active(), itemsize, limit, threads).nbytes
-    for phase in range(g.stride[0] * g.stride[1] * g.stride[2]):
-        if data_pass(g, phase, &p):
+    for phase in range(_count(g, code)):
+        if _pass(g, code, phase, &p):
             most = max(most, divide_blocks(&p, code, active(), itemsize, limit, threads).nbytes)
     return most
+
+
+def packing(Geometry geometry not None, str op):
+    """Return what packed weights depend on, besides the weights, and their bytes."""
+    cdef const geometry_t *g = &geometry.c
+    cdef ptrdiff_t itemsize = 8 if geometry.double_precision else 4, nbytes = 0, phase
+    cdef int code = OPERATORS[op]
+    cdef pass_t p
+    cdef blocks_t b
+    seen = [active().isa, g.groups, g.w_o]
+    for phase in range(_count(g, code)):
+        if _pass(g, code, phase, &p):
+            b = divide_blocks(&p, code, active(), itemsize, 0, 1)
+            nbytes += g.groups * b.panels * b.nr * p.depth * itemsize
+            seen.append(weights_seen(&p))
+    return tuple(seen), nbytes
+
+
+def pack(
+    Geometry geometry not None, str op, cnp.ndarray w not None, cnp.ndarray packed not None,
+    int threads
+):
+    """Pack the weights for equal `packing`s; False if they are not all finite."""
+    cdef int code = OPERATORS[op]
+    cdef const cyconv_ukernels *uk = active()
+    cdef ptrdiff_t[::1] offset = np.empty(2 * max(w.size, 1), np.intp)
+    cdef void *source = cnp.PyArray_DATA(w)
+    cdef void *target = cnp.PyArray_DATA(packed)
+    cdef bint done
+    with nogil:
+        if geometry.double_precision:
+            done = _pack[double](
+                &geometry.c, code, uk, <double *> source, &offset[0], <double *> target, threads)
+        else:
+            done = _pack[float](
+                &geometry.c, code, uk, <float *> source, &offset[0], <float *> target, threads)
+    return done
 
 
 def run(Run call not None):

@@ -192,6 +192,18 @@ cdef inline ptrdiff_t run_length(const ptrdiff_t *offset, ptrdiff_t depth) noexc
     return run
 
 
+cdef inline tuple weights_seen(const pass_t *p):
+    """What tells how the pass reads the weights, whatever the image is."""
+    cdef int a
+    seen = [p.channels, p.lanes, p.weight_lane, p.weight_c]
+    for a in range(3):
+        if p.axis[a].taps != 1 or p.axis[a].kernel_first != 0:
+            seen += [
+                p.axis[a].taps, p.axis[a].kernel_first, p.axis[a].kernel_every,
+                p.axis[a].weight_stride, p.axis[a].between < 0]
+    return tuple(seen)
+
+
 cdef inline bint all_finite(const floating *values, ptrdiff_t count) noexcept nogil:
     """Whether no value is infinite or NaN: such have all exponent bits set."""
     cdef ptrdiff_t i

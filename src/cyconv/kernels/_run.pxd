@@ -17,11 +17,12 @@ cdef struct epilogue_t:
 
 
 cdef struct run_t:
-    # Addresses of the operands; bias is NULL if there is none.
+    # Addresses of the operands; bias and packed weights are NULL if there are none.
     void *x
     void *w
     void *y
     void *bias
+    void *packed
     char *scratch
     ptrdiff_t limit                     # of the scratch, in bytes
     int op                              # see OPERATORS
@@ -33,7 +34,7 @@ cdef struct run_t:
 cdef class Run:
     cdef readonly object problem
     cdef readonly Geometry geometry
-    cdef readonly cnp.ndarray x, w, y, bias, residual, scratch
+    cdef readonly cnp.ndarray x, w, y, bias, residual, packed, scratch
     cdef readonly object activation
     cdef run_t c
 

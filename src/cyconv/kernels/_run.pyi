@@ -19,6 +19,7 @@ class Run:
     bias: Array | None
     residual: Array | None
     activation: Activation | None
+    packed: Array | None
     scratch: Array
     limit: int
     threads: int
@@ -33,6 +34,7 @@ class Run:
         bias: Array | None,
         residual: Array | None,
         activation: Activation | None,
+        packed: Array | None,
         scratch: Array,
         limit: int,
         threads: int,

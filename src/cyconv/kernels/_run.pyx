@@ -97,6 +97,8 @@ cdef class Run:
     bias, residual : numpy.ndarray or None
         The residual is C-contiguous as the result is.
     activation : Activation or None
+    packed : numpy.ndarray or None
+        The weights as the algorithm's `pack` has packed them for an equal `packing`.
     scratch : numpy.ndarray
         At least what `Algorithm.workspace` named for the same limit and threads; nothing where
         the algorithm does not use it.
@@ -108,13 +110,14 @@ cdef class Run:
     def __init__(
         self, problem not None, Geometry geometry not None, cnp.ndarray x not None,
         cnp.ndarray w not None, cnp.ndarray y not None, cnp.ndarray bias, cnp.ndarray residual,
-        activation, cnp.ndarray scratch not None, ptrdiff_t limit, int threads, bint flush
+        activation, cnp.ndarray packed, cnp.ndarray scratch not None, ptrdiff_t limit,
+        int threads, bint flush
     ):
         self.problem, self.geometry, self.activation = problem, geometry, activation
         self.x, self.w, self.y, self.bias, self.residual = x, w, y, bias, residual
-        self.scratch = scratch
+        self.packed, self.scratch = packed, scratch
         self.c.x, self.c.w, self.c.y = _address(x), _address(w), _address(y)
-        self.c.bias = _address(bias)
+        self.c.bias, self.c.packed = _address(bias), _address(packed)
         self.c.scratch = <char *> _address(scratch)
         self.c.op = OPERATORS[problem.op]
         self.c.limit, self.c.threads, self.c.flush = limit, threads, flush

@@ -11,8 +11,8 @@ V = Bt d B are transformed tiles of the input, Z = A dy At of the output's gradi
 filters; e counts the points of a tile; depth k counts channels, once for each tap along an axis
 that is not tiled. So a product is as many small matrix products as a tile has points.
 
-Filters are transformed in every call. Many tiles: all of them first. Few tiles, or little memory: a
-block of filters, used at once and overwritten.
+Filters are transformed in every call, unless they are given. Many tiles: all of them first. Few
+tiles, or little memory: a block of filters, used at once and overwritten.
 
 Each product is summed over depth in one order, whatever blocks and threads are; weight gradients
 are summed over a chunk of tiles, and chunks are added in float64, in order. Transforms spread what
@@ -25,9 +25,12 @@ from cython.parallel cimport prange, threadid
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy, memset
 
+cimport numpy as cnp
+
 from ._geometry cimport Geometry, geometry_t
 from ._passes cimport (
     ceil_div, cyconv_flush_begin, cyconv_flush_end, data_pass, forward_pass, pass_t,
+    weights_seen,
 )
 from ._run cimport Run, epilogue_t, run_t
 from ._ukernels cimport CYCONV_MOST_LANES, active, cyconv_ukernels
@@ -38,7 +41,11 @@ from ._winograd_tiles cimport place_of, place_t, read_tiles, window_t, write_til
 from ._winograd_ukernels cimport products_across, products_along, transform_gradient
 from ._winograd_weights cimport make_panel, scatter_filter
 
+import numpy as np
+
 from ._run import OPERATORS
+
+cnp.import_array()
 
 
 cdef void _make_group(
@@ -61,23 +68,24 @@ cdef void _make_group(
 
 cdef void _block_group(
     const pass_t *p, const plan_t *b, const cyconv_ukernels *uk, const place_t *at,
-    const floating *v, const floating *w, ptrdiff_t group, const epilogue_t *last, char *scratch,
-    char *private_, floating *result
+    const floating *v, const floating *w, const floating *filters, ptrdiff_t group,
+    const epilogue_t *last, char *scratch, char *private_, floating *result
 ) noexcept nogil:
-    """The results of a block of tiles for a group of lanes."""
+    """The results of a block of tiles for a group of lanes; `filters` are all that are transformed
+    already, or NULL."""
     cdef floating *m = <floating *> (private_ + b.m_at)
-    cdef floating *u = <floating *> (private_ + b.own_u_at)
+    cdef floating *own = <floating *> (private_ + b.own_u_at)
+    cdef const floating *u = own
     cdef floating *slab = <floating *> (private_ + b.slab_at)
     cdef const floating *bias = <const floating *> (scratch + b.bias_at)
     cdef ptrdiff_t lane = group * GROUP_VECTORS * b.vl, block, count
     cdef ptrdiff_t lanes = min(p.lanes - lane, <ptrdiff_t> GROUP_VECTORS * b.vl)
     cdef int vectors = <int> ceil_div(lanes, b.vl)
     for block in range(b.depth_blocks):
-        if b.kept:
-            u = <floating *> (scratch + b.u_at) + (
-                (group * b.depth_blocks + block) * b.form.points * b.u_point)
+        if filters != NULL:
+            u = filters + (group * b.depth_blocks + block) * b.form.points * b.u_point
         else:
-            _make_group(p, b, uk, w, group, block, private_, u)
+            _make_group(p, b, uk, w, group, block, private_, own)
         count = min(<ptrdiff_t> BLOCK_DEPTH, b.depth - block * BLOCK_DEPTH)
         products_along(
             uk, b.form.points, at.images * at.rows * at.cols, vectors, count,
@@ -112,7 +120,8 @@ cdef inline ptrdiff_t _pieces(const window_t *w, int vl) noexcept nogil:
 
 cdef void _kept_block(
     const pass_t *p, const plan_t *b, const cyconv_ukernels *uk, const floating *source,
-    ptrdiff_t index, const epilogue_t *last, char *scratch, char *private_, floating *result
+    const floating *filters, ptrdiff_t index, const epilogue_t *last, char *scratch,
+    char *private_, floating *result
 ) noexcept nogil:
     """A block of tiles from beginning to end, by filters that are transformed already."""
     cdef place_t at = place_of(&b.form, &b.blocks, p.batch, index)
@@ -126,12 +135,30 @@ cdef void _kept_block(
                     b.v_tile, b.v_point)
     for group in range(b.groups):
         _block_group(
-            p, b, uk, &at, v, <const floating *> NULL, group, last, scratch, private_, result)
+            p, b, uk, &at, v, <const floating *> NULL, filters, group, last, scratch, private_,
+            result)
+
+
+cdef void _make_all(
+    const pass_t *p, const plan_t *b, const cyconv_ukernels *uk, const floating *w, char *private_,
+    floating *u, int threads
+) noexcept nogil:
+    """Transform all filters of a group."""
+    cdef ptrdiff_t task
+    cdef uint64_t before
+    for task in prange(b.groups * b.depth_blocks, num_threads=threads, schedule='static'):
+        before = cyconv_flush_begin() if b.flush else 0
+        _make_group(
+            p, b, uk, w, task // b.depth_blocks, task % b.depth_blocks,
+            private_ + threadid() * b.private_nbytes, u + task * b.form.points * b.u_point)
+        if b.flush:
+            cyconv_flush_end(before)
 
 
 cdef void _run_pass(
     const pass_t *p, const plan_t *b, const cyconv_ukernels *uk, const floating *source,
-    const floating *w, const floating *bias, floating *result, const run_t *run
+    const floating *w, const floating *given, const floating *bias, floating *result,
+    const run_t *run
 ) noexcept nogil:
     cdef char *scratch = run.scratch
     cdef int threads = run.threads
@@ -146,21 +173,15 @@ cdef void _run_pass(
     if bias != NULL:
         memcpy(start, bias, p.lanes * sizeof(floating))
     if b.kept:
-        for task in prange(
-            b.groups * b.depth_blocks, num_threads=threads, schedule='static'
-        ):
-            before = cyconv_flush_begin() if b.flush else 0
-            _make_group(
-                p, b, uk, w, task // b.depth_blocks, task % b.depth_blocks,
-                own + threadid() * b.private_nbytes, u + task * b.form.points * b.u_point)
-            if b.flush:
-                cyconv_flush_end(before)
+        if given == NULL:
+            _make_all(p, b, uk, w, own, u, threads)
+            given = u
         for task in prange(
             b.blocks.count, num_threads=threads, schedule='dynamic', chunksize=1
         ):
             before = cyconv_flush_begin() if b.flush else 0
             _kept_block(
-                p, b, uk, source, task, &run.last, scratch,
+                p, b, uk, source, given, task, &run.last, scratch,
                 own + threadid() * b.private_nbytes, result)
             if b.flush:
                 cyconv_flush_end(before)
@@ -180,7 +201,7 @@ cdef void _run_pass(
         for task in prange(b.groups, num_threads=threads, schedule='dynamic', chunksize=1):
             before = cyconv_flush_begin() if b.flush else 0
             _block_group(
-                p, b, uk, &at, <const floating *> v, w, task, &run.last, scratch,
+                p, b, uk, &at, <const floating *> v, w, given, task, &run.last, scratch,
                 own + threadid() * b.private_nbytes, result)
             if b.flush:
                 cyconv_flush_end(before)
@@ -263,10 +284,11 @@ cdef void _run_gradient(
 
 
 cdef plan_t _plan(
-    const geometry_t *g, int op, bint by_image, pass_t *p, ptrdiff_t itemsize, ptrdiff_t limit,
-    int threads
+    Geometry geometry, int op, pass_t *p, ptrdiff_t limit, int threads
 ) noexcept:
     cdef const cyconv_ukernels *uk = active()
+    cdef const geometry_t *g = &geometry.c
+    cdef ptrdiff_t itemsize = 8 if geometry.double_precision else 4
     cdef int vl = uk.vl_f32 if itemsize == 4 else uk.vl_f64
     if op == 1:
         data_pass(g, 0, p)
@@ -274,7 +296,17 @@ cdef plan_t _plan(
         p[0] = forward_pass(g)
     if op == 2:
         return plan_gradient(p, g, vl, itemsize, limit, threads)
-    return plan_pass(p, g, by_image, vl, itemsize, limit, threads)
+    return plan_pass(
+        p, g, geometry.by_image, geometry.prepared, vl, itemsize, limit, threads)
+
+
+cdef bint _all_zero(const plan_t *b, const floating *check) noexcept nogil:
+    """Whether a thread has seen nothing that is not finite."""
+    cdef ptrdiff_t lane
+    for lane in range(b.vl):
+        if not check[lane] == 0:
+            return False
+    return True
 
 
 cdef bint _run(
@@ -285,8 +317,8 @@ cdef bint _run(
     cdef floating *y = <floating *> c.y
     cdef const floating *bias = <const floating *> c.bias
     cdef char *scratch = c.scratch
-    cdef ptrdiff_t group, thread, lane
-    cdef floating *check
+    cdef const floating *given = <const floating *> c.packed
+    cdef ptrdiff_t group, thread
     cdef floating *inputs
     cdef floating *outputs
     cdef floating *filters
@@ -303,35 +335,79 @@ cdef bint _run(
             _run_gradient(p, b, uk, inputs, outputs, filters, scratch, c.threads)
         elif c.op == 1:
             _run_pass(
-                p, b, uk, outputs, filters, bias + group * g.ci if bias != NULL else NULL, inputs,
-                c)
+                p, b, uk, outputs, filters, given,
+                bias + group * g.ci if bias != NULL else NULL, inputs, c)
         else:
             _run_pass(
-                p, b, uk, inputs, filters, bias + group * g.co if bias != NULL else NULL, outputs,
-                c)
+                p, b, uk, inputs, filters, given,
+                bias + group * g.co if bias != NULL else NULL, outputs, c)
+        if given != NULL:
+            given += b.groups * b.depth_blocks * b.form.points * b.u_point
     for thread in range(c.threads):
-        check = <floating *> (scratch + b.private_at + thread * b.private_nbytes)
-        for lane in range(b.vl):
-            if not check[lane] == 0:
-                return False
+        if not _all_zero(b, <floating *> (scratch + b.private_at + thread * b.private_nbytes)):
+            return False
+    return True
+
+
+cdef bint _pack(
+    const geometry_t *g, const pass_t *p, const plan_t *b, const cyconv_ukernels *uk,
+    const floating *w, char *private_, floating *u, int threads
+) noexcept nogil:
+    """All filters of all groups; `private_` has zeros for each thread."""
+    cdef ptrdiff_t group, thread
+    for group in range(g.groups):
+        _make_all(p, b, uk, w + group * g.co * g.w_o, private_, u, threads)
+        u += b.groups * b.depth_blocks * b.form.points * b.u_point
+    for thread in range(threads):
+        if not _all_zero(b, <floating *> (private_ + thread * b.private_nbytes)):
+            return False
     return True
 
 
 def workspace(Geometry geometry not None, str op, ptrdiff_t limit, int threads):
     """Return the scratch bytes that `run` needs; more than `limit` if it cannot keep to that."""
     cdef pass_t p
-    return _plan(
-        &geometry.c, OPERATORS[op], geometry.by_image, &p, 8 if geometry.double_precision else 4,
-        limit, threads).nbytes
+    return _plan(geometry, OPERATORS[op], &p, limit, threads).nbytes
 
 
 def outputs_of_a_tile(Geometry geometry not None, str op):
     """Return the outputs of a tile along a tiled axis, 4 or 2."""
     cdef pass_t p
-    cdef plan_t plan = _plan(
-        &geometry.c, OPERATORS[op], geometry.by_image, &p, 8 if geometry.double_precision else 4,
-        0, 1)
+    cdef plan_t plan = _plan(geometry, OPERATORS[op], &p, 0, 1)
     return max(plan.form.height, plan.form.width)
+
+
+def packing(Geometry geometry not None, str op):
+    """Return what packed weights depend on, besides the weights, and their bytes."""
+    cdef pass_t p
+    cdef plan_t b = _plan(geometry, OPERATORS[op], &p, 0, 1)
+    cdef ptrdiff_t itemsize = 8 if geometry.double_precision else 4
+    cdef ptrdiff_t points = b.groups * b.depth_blocks * b.form.points * b.u_point
+    seen = active().isa, geometry.c.groups, geometry.c.w_o, b.form.number, weights_seen(&p)
+    return seen, geometry.c.groups * points * itemsize
+
+
+def pack(
+    Geometry geometry not None, str op, cnp.ndarray w not None, cnp.ndarray packed not None,
+    int threads
+):
+    """Transform the filters for equal `packing`s; False if they are not all finite."""
+    cdef pass_t p
+    cdef plan_t b = _plan(geometry, OPERATORS[op], &p, 0, threads)
+    cdef const cyconv_ukernels *uk = active()
+    cdef char[::1] own = np.zeros(threads * b.private_nbytes, np.int8)
+    cdef void *source = cnp.PyArray_DATA(w)
+    cdef void *target = cnp.PyArray_DATA(packed)
+    cdef bint done
+    b.flush = False
+    with nogil:
+        if geometry.double_precision:
+            done = _pack[double](
+                &geometry.c, &p, &b, uk, <double *> source, &own[0], <double *> target, threads)
+        else:
+            done = _pack[float](
+                &geometry.c, &p, &b, uk, <float *> source, &own[0], <float *> target, threads)
+    return done
 
 
 def run(Run call not None):
@@ -343,9 +419,7 @@ def run(Run call not None):
     cdef pass_t p
     cdef const cyconv_ukernels *uk = active()
     cdef bint done
-    cdef plan_t plan = _plan(
-        &call.geometry.c, call.c.op, call.geometry.by_image, &p,
-        8 if call.geometry.double_precision else 4, call.c.limit, call.c.threads)
+    cdef plan_t plan = _plan(call.geometry, call.c.op, &p, call.c.limit, call.c.threads)
     call.needs(plan.nbytes)
     plan.flush = call.c.flush
     with nogil:

@@ -5,7 +5,7 @@ Where ONNX Runtime and the specification differ, the comments say which of them 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,11 @@ def conv_transpose_keywords(
         "dilation": dilation,
         "groups": group,
     }
+
+
+def sizes_its_output(attributes: Mapping[str, Any]) -> bool:
+    """Whether ConvTranspose's padding depends on the size of its input."""
+    return "output_shape" in attributes or attributes.get("auto_pad", "").startswith("SAME")
 
 
 def _fit(

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import cyconv
+from cyconv import ShapeError
 
+from . import _math
 from ._attributes import conv_keywords, conv_transpose_keywords
 
 Array = NDArray[Any]
+Activation = str | tuple[str, float]
 
 
 def conv(
     x: ArrayLike,
     w: ArrayLike,
     b: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
     *,
     auto_pad: str = "NOTSET",
     dilations: Sequence[int] | None = None,
@@ -25,6 +30,7 @@ def conv(
     kernel_shape: Sequence[int] | None = None,
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
+    activation: Activation | None = None,
     strategy: str | None = None,
     threads: int | None = None,
 ) -> Array:
@@ -38,6 +44,8 @@ def conv(
         Weights.
     b : array, shape (M,), optional
         Bias.
+    residual : array, optional
+        Added to the result, as ONNX's Add would.
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
         NOTSET takes `pads`. SAME gives ``ceil(D / stride)`` outputs per axis, an odd cell of
         padding at the end (UPPER) or at the start (LOWER). VALID pads nothing.
@@ -49,7 +57,7 @@ def conv(
         Must be the spatial part of the shape of `w`.
     pads : sequence of int, optional
         Zeros before each spatial axis, then zeros after each; by default none.
-    strategy, threads
+    activation, strategy, threads
         As in `cyconv.conv_forward`.
 
     Returns
@@ -86,13 +94,15 @@ def conv(
         pads=pads,
         strides=strides,
     )
-    return cyconv.conv_forward(x, w, b, **keywords, strategy=strategy, threads=threads)
+    keywords |= {"strategy": strategy, "threads": threads}
+    return convolve(cyconv.conv_forward, x, w, b, residual, activation, keywords)
 
 
 def conv_transpose(
     x: ArrayLike,
     w: ArrayLike,
     b: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
     *,
     auto_pad: str = "NOTSET",
     dilations: Sequence[int] | None = None,
@@ -102,6 +112,7 @@ def conv_transpose(
     output_shape: Sequence[int] | None = None,
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
+    activation: Activation | None = None,
     strategy: str | None = None,
     threads: int | None = None,
 ) -> Array:
@@ -118,6 +129,8 @@ def conv_transpose(
         Weights.
     b : array, shape (M,), optional
         Bias.
+    residual : array, optional
+        Added to the result, as ONNX's Add would.
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
         NOTSET takes `pads` or `output_shape`. SAME gives ``D * stride`` outputs per axis. VALID
         cuts nothing.
@@ -133,7 +146,7 @@ def conv_transpose(
         more is cut at the start, or with SAME_UPPER at the end.
     pads : sequence of int, optional
         Cells to cut before each spatial axis, then after each; by default none.
-    strategy, threads
+    activation, strategy, threads
         As in `cyconv.conv_transpose`.
 
     Returns
@@ -167,11 +180,19 @@ def conv_transpose(
         pads=pads,
         strides=strides,
     )
-    return cyconv.conv_transpose(x, w, b, **keywords, strategy=strategy, threads=threads)
+    keywords |= {"strategy": strategy, "threads": threads}
+    return convolve(cyconv.conv_transpose, x, w, b, residual, activation, keywords)
 
 
 def explain(
-    op_type: str, x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, **attributes: Any
+    op_type: str,
+    x: ArrayLike,
+    w: ArrayLike,
+    b: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
+    *,
+    activation: Activation | None = None,
+    **attributes: Any,
 ) -> cyconv.Explanation:
     """Say how cyconv runs a node: `cyconv.explain` for ONNX's attributes.
 
@@ -179,8 +200,11 @@ def explain(
     ----------
     op_type : {"Conv", "ConvTranspose"}
         The operator.
-    x, w, b
+    x, w, b, residual
         Its inputs.
+    activation
+        What an optimised network lets the convolution apply; like the residual, it has no part in
+        the choice.
     **attributes
         Its attributes, as `conv` or `conv_transpose` takes them.
 
@@ -193,6 +217,7 @@ def explain(
     ValueError
         For another operator, and whatever the operator itself would raise.
     """
+    del residual, activation
     if op_type == "Conv":
         keywords = conv_keywords(x, w, **attributes)
         return cyconv.explain(x, w, b, operator="forward", **keywords)
@@ -200,3 +225,40 @@ def explain(
         keywords = conv_transpose_keywords(x, w, **attributes)
         return cyconv.explain(x, w, b, operator="transposed", **keywords)
     raise ValueError(f"op_type is {op_type!r}, should be 'Conv' or 'ConvTranspose'")
+
+
+def convolve(
+    function: Callable[..., Array],
+    x: ArrayLike,
+    w: ArrayLike,
+    b: ArrayLike | None,
+    residual: ArrayLike | None,
+    activation: Activation | None,
+    keywords: Mapping[str, Any],
+) -> Array:
+    """Return activation(function(x, w, b) + residual), where the sum broadcasts as ONNX's Add."""
+    if residual is None:
+        return function(x, w, b, **keywords, activation=activation)
+    try:
+        return function(x, w, b, **keywords, activation=activation, residual=residual)
+    except ShapeError:
+        # cyconv adds what has the result's shape. If that was not the matter, this raises it again.
+        total = function(x, w, b, **keywords) + residual
+    name, *parameters = (
+        (activation,) if activation is None or isinstance(activation, str) else activation
+    )
+    return total if name is None else _ACTIVATIONS[name](total, *parameters)
+
+
+# The same as cyconv's, for sums that broadcast.
+_ACTIVATIONS: dict[str, Callable[..., Array]] = {
+    "gelu": _math.gelu,
+    "hardsigmoid": lambda x, alpha: _math.hard_sigmoid(x, alpha=alpha),
+    "hardswish": _math.hard_swish,
+    "leaky_relu": lambda x, alpha: _math.leaky_relu(x, alpha=alpha),
+    "relu": _math.relu,
+    "relu6": lambda x: _math.clip(x, 0, 6),
+    "sigmoid": _math.sigmoid,
+    "silu": _math.silu,
+    "tanh": np.tanh,
+}

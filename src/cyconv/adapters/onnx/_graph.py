@@ -1,6 +1,6 @@
 """`Model`: run a convolutional network that is stored as an ONNX graph.
 
-Running walks the nodes in their order and drops each value after its last use.
+Running walks the steps of a program in their order and drops each value after its last use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 import cyconv
 from cyconv import DTypeError, ShapeError
 
-from ._reader import Node, read
+from ._network import Node
+from ._optimise import optimised
+from ._reader import read
+from ._steps import Program
 
 if TYPE_CHECKING:
     import onnx
@@ -35,13 +38,18 @@ class Model:
     strategy, threads
         For every convolution of the model, as in `cyconv.config`; by default what is in force
         where `run` is called.
+    optimise : bool
+        Rewrite the graph so that it computes the same in fewer and faster steps: constants are
+        folded, batch normalisation goes into weights, activations into convolutions, and weights
+        are prepared once. Results differ by rounding.
 
     Attributes
     ----------
     inputs, outputs : tuple of Value
         Name, dtype and shape of what `run` takes and gives.
     nodes : tuple of Node
-        The operators in the order in which they run, constants excluded.
+        The operators in the order in which they run, constants excluded; with `optimise` after
+        the rewriting.
 
     Raises
     ------
@@ -64,14 +72,18 @@ class Model:
         *,
         strategy: str | None = None,
         threads: int | None = None,
+        optimise: bool = True,
     ) -> None:
         options = {"strategy": strategy, "threads": threads}
         self._config = {name: value for name, value in options.items() if value is not None}
         graph = read(model)
+        if optimise:
+            graph = optimised(graph)
+        graph = graph.with_releases()
         self.inputs = graph.inputs
         self.outputs = graph.outputs
         self.nodes = graph.nodes
-        self._constants = graph.constants
+        self._program = Program(graph, optimise=optimise)
 
     def run(
         self, inputs: Mapping[str, ArrayLike], *, trace: Trace | None = None
@@ -104,29 +116,31 @@ class Model:
         -----
         An error inside a node carries a note that names the node.
         """
-        borrowed = {**self._constants, **self._checked(inputs)}
-        values = dict(borrowed)
+        program = self._program
+        values = program.values.copy()
+        for name, array in self._checked(inputs).items():
+            values[program.slots[name]] = array
+        protected = {id(array) for array in values}
         # ONNX computes as IEEE 754 says; a division by zero is no reason to warn.
         with cyconv.config(**self._config), np.errstate(all="ignore"):
-            for node in self.nodes:
-                operands = tuple(values[name] if name else None for name in node.inputs)
+            for step in program.steps:
+                operands = tuple([values[slot] for slot in step.reads])
                 start = time.perf_counter()
                 try:
-                    result = np.asarray(node.function(*operands, **node.attributes))
+                    result = np.asarray(step.call(*operands))
                 except Exception as error:
-                    error.add_note(f"in node {node.name!r} ({node.op_type})")
+                    error.add_note(f"in node {step.node.name!r} ({step.node.op_type})")
                     raise
                 seconds = time.perf_counter() - start
                 if trace is not None:
-                    trace(node, operands, result, seconds)
-                values[node.output] = result
-                for name in node.releases:
-                    del values[name]
+                    trace(step.node, operands, result, seconds)
+                values[step.writes] = result
+                for slot in step.releases:
+                    values[slot] = None
                 del operands, result  # they would keep released values alive
-        protected = {id(array) for array in borrowed.values()}
         outputs = {}
         for value in self.outputs:
-            array = values[value.name]
+            array = np.asarray(values[program.slots[value.name]])
             own = array.flags.owndata and id(array) not in protected
             outputs[value.name] = array if own else array.copy()
         return outputs

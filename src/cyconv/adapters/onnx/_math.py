@@ -41,17 +41,39 @@ def elu(x: Array, *, alpha: float = 1.0) -> Array:
 
 def sigmoid(x: Array) -> Array:
     """Return 1 / (1 + exp(−x)); an overflowing exponential gives the right limit, 0."""
-    return 1 / (1 + np.exp(-x))
+    y = np.asarray(np.exp(-x))
+    y += 1
+    return np.asarray(np.divide(1, y, out=y))
 
 
 def hard_sigmoid(x: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
     """Return alpha·x + beta, clipped to [0, 1]."""
-    return np.clip(alpha * x + beta, 0, 1)
+    y = np.asarray(alpha * x)
+    y += beta
+    np.maximum(y, 0, out=y)
+    return np.asarray(np.minimum(y, 1, out=y))
 
 
 def hard_swish(x: Array) -> Array:
     """Return x·HardSigmoid(x) with alpha = 1/6, beta = 1/2."""
-    return x * hard_sigmoid(x, alpha=1 / 6)
+    y = hard_sigmoid(x, alpha=1 / 6)
+    y *= x
+    return y
+
+
+def silu(x: Array) -> Array:
+    """Return x·Sigmoid(x)."""
+    return x * sigmoid(x)
+
+
+def gelu(x: Array) -> Array:
+    """Return x·(1 + erf(x/√2))/2."""
+    return np.asarray(x * (0.5 + 0.5 * erf(x * (1 / math.sqrt(2)))))
+
+
+def gate(x: Array, g: Array) -> Array:
+    """Return x·(1 + g)."""
+    return np.asarray(x * (1 + g))
 
 
 def softplus(x: Array) -> Array:

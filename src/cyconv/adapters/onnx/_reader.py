@@ -8,8 +8,6 @@ says which version of an operator an opset means; it is imported on use.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 
 from cyconv import UnsupportedError
 
+from ._network import Graph, Node, Value
 from ._operators import OPERATORS, Function, Operator
 
 if TYPE_CHECKING:
@@ -27,53 +26,7 @@ Array = NDArray[Any]
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 # Parameters of conv and conv_transpose that are cyconv's, not ONNX's.
-_NOT_ATTRIBUTES = {"strategy", "threads"}
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """An input or output of a graph; a size is a name or None where the model leaves it open."""
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int | str | None, ...] | None
-
-    def accepts(self, shape: tuple[int, ...]) -> bool:
-        """Whether an array of this shape is what the model declares."""
-        return self.shape is None or (
-            len(self.shape) == len(shape)
-            and all(
-                size == actual
-                for size, actual in zip(self.shape, shape, strict=True)
-                if isinstance(size, int)
-            )
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A checked node: what to call, with which values, and which values nobody needs after it.
-
-    An optional input that is left out has the name ``""``.
-    """
-
-    name: str
-    op_type: str
-    function: Function
-    attributes: Mapping[str, Any]
-    inputs: tuple[str, ...]
-    output: str
-    releases: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """What a file holds, constants (read-only) apart from the nodes."""
-
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
-    constants: dict[str, Array]
-    nodes: tuple[Node, ...]
+_NOT_ATTRIBUTES = {"activation", "residual", "strategy", "threads"}
 
 
 def read(model: str | PathLike[str] | bytes | onnx.ModelProto) -> Graph:
@@ -101,8 +54,7 @@ def read(model: str | PathLike[str] | bytes | onnx.ModelProto) -> Graph:
     inputs = tuple(_value(info) for info in proto.graph.input if info.name not in constants)
     outputs = tuple(_value(info) for info in proto.graph.output)
     _check_order(nodes, outputs, {*constants, *(value.name for value in inputs)})
-    kept = {*constants, *(value.name for value in outputs)}
-    return Graph(inputs, outputs, constants, _with_releases(nodes, kept))
+    return Graph(inputs, outputs, constants, tuple(nodes))
 
 
 def _parse(model: str | PathLike[str] | bytes | onnx.ModelProto) -> onnx.ModelProto:
@@ -251,17 +203,6 @@ def _check_order(nodes: list[Node], outputs: tuple[Value, ...], known: set[str])
     for value in outputs:
         if value.name not in known:
             raise ValueError(f"no node computes the output {value.name!r}")
-
-
-def _with_releases(nodes: list[Node], kept: set[str]) -> tuple[Node, ...]:
-    """Note at each node the values that no later node reads, from the last to the first."""
-    needed = set(kept)
-    result = []
-    for node in reversed(nodes):
-        names = {name for name in (*node.inputs, node.output) if name}
-        result.append(replace(node, releases=tuple(sorted(names - needed))))
-        needed |= names
-    return tuple(reversed(result))
 
 
 def _unsupported(node: onnx.NodeProto, reason: str) -> UnsupportedError:

@@ -1,8 +1,10 @@
-"""ONNX Resize: nearest and linear, one axis after the other."""
+"""ONNX Resize: nearest and linear, one axis after the other; and repetition, its simplest case."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -118,3 +120,99 @@ def _linear(x: Array, position: Positions, axis: int) -> Array:
     weight = (position - low).astype(x.dtype).reshape(column)
     below = np.take(x, low, axis)
     return np.asarray(below + (np.take(x, high, axis) - below) * weight, x.dtype)
+
+
+# The modes in which an integer scale s copies each element s times: output i reads input i // s.
+_REPEATING = {
+    ("asymmetric", "floor"),
+    ("half_pixel", "round_prefer_floor"),
+    ("half_pixel", "round_prefer_ceil"),
+    ("half_pixel_symmetric", "round_prefer_floor"),
+    ("half_pixel_symmetric", "round_prefer_ceil"),
+    ("pytorch_half_pixel", "round_prefer_floor"),
+    ("pytorch_half_pixel", "round_prefer_ceil"),
+}
+
+
+def repetition(
+    scales: Array,
+    *,
+    mode: str = "nearest",
+    coordinate_transformation_mode: str = "half_pixel",
+    nearest_mode: str = "round_prefer_floor",
+    **others: Any,
+) -> tuple[int, ...] | None:
+    """Return how often a Resize repeats the elements of each axis, if that is all it does.
+
+    Neither is `axes` understood here.
+    """
+    repeating = (coordinate_transformation_mode, nearest_mode) in _REPEATING
+    if mode != "nearest" or not repeating or others.get("axes") is not None:
+        return None
+    factors = tuple(int(scale) for scale in scales)
+    return factors if min(factors, default=0) >= 1 and (scales == factors).all() else None
+
+
+def repeat(x: Array, *, factors: Sequence[int]) -> Array:
+    """Repeat the elements of each axis so many times, in the memory order of x."""
+    order = _memory_order(x)
+    result = x.transpose(order)
+    for axis, place in enumerate(order):
+        if factors[place] > 1:
+            result = result.repeat(factors[place], axis)
+    return result.transpose(np.argsort(order))
+
+
+def add_repeated(x: Array, repeated: Array, *, factors: Sequence[int]) -> Array:
+    """Return x + Repeat(repeated); along its outermost axis nothing is repeated in memory."""
+    order = _memory_order(x)
+    outer = next((axis for axis in order if factors[axis] > 1), order[0])
+    inner = [1 if axis == outer else factor for axis, factor in enumerate(factors)]
+    blocks = x.transpose(order)
+    rows = repeat(repeated, factors=inner).transpose(order)
+    fits = x.shape == tuple(n * f for n, f in zip(repeated.shape, factors, strict=True))
+    if not fits or not blocks.flags.c_contiguous:
+        return x + repeat(repeated, factors=factors)
+    before = rows.shape[: order.index(outer) + 1]
+    total = blocks.reshape(*before, factors[outer], -1) + rows.reshape(*before, 1, -1)
+    return total.reshape(blocks.shape).transpose(np.argsort(order))
+
+
+def concat_repeated(*inputs: Array, axis: int, factors: Sequence[Sequence[int]]) -> Array:
+    """Join inputs along an axis, the elements of each of them repeated by its own factors."""
+    rows = _rows(tuple(x.shape for x in inputs), axis, tuple(factors))
+    last = [np.moveaxis(x, axis, -1) for x in inputs]
+    if rows is None or not all(x.flags.c_contiguous for x in last):
+        parts = tuple(repeat(x, factors=each) for x, each in zip(inputs, factors, strict=True))
+        return np.concatenate(parts, axis)
+    # The channels of a pixel are a row. NumPy copies rows out of one table fastest.
+    table = np.concatenate([x.reshape(-1, x.shape[-1]) for x in last])
+    sizes = [n * f for n, f in zip(last[-1].shape[:-1], np.delete(factors[-1], axis), strict=True)]
+    return np.moveaxis(table.take(rows, axis=0).reshape(*sizes, -1), -1, axis)
+
+
+@lru_cache(maxsize=32)
+def _rows(
+    shapes: tuple[tuple[int, ...], ...], axis: int, factors: tuple[tuple[int, ...], ...]
+) -> NDArray[np.intp] | None:
+    """Return which row goes where, if all inputs have rows of one length and fit together."""
+    wholes = {
+        tuple(np.delete(np.multiply(shape, each), axis))
+        for shape, each in zip(shapes, factors, strict=True)
+    }
+    lengths = {shape[axis] for shape in shapes}
+    if len(wholes) > 1 or len(lengths) > 1 or any(each[axis] > 1 for each in factors):
+        return None
+    found = []
+    first = 0
+    for shape, each in zip(shapes, factors, strict=True):
+        rows = np.delete(shape, axis)
+        numbers = np.arange(first, first + math.prod(rows)).reshape(rows)
+        first += numbers.size
+        found.append(repeat(numbers, factors=np.delete(each, axis).tolist()).ravel())
+    return np.asarray(np.stack(found, axis=1).ravel())
+
+
+def _memory_order(x: Array) -> list[int]:
+    """Return the axes from the outermost in memory to the innermost."""
+    return sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))

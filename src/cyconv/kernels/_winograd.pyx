@@ -382,9 +382,10 @@ def packing(Geometry geometry not None, str op):
     cdef pass_t p
     cdef plan_t b = _plan(geometry, OPERATORS[op], &p, 0, 1)
     cdef ptrdiff_t itemsize = 8 if geometry.double_precision else 4
-    cdef ptrdiff_t points = b.groups * b.depth_blocks * b.form.points * b.u_point
-    seen = active().isa, geometry.c.groups, geometry.c.w_o, b.form.number, weights_seen(&p)
-    return seen, geometry.c.groups * points * itemsize
+    cdef const geometry_t *g = &geometry.c
+    cdef ptrdiff_t elements = g.groups * b.groups * b.depth_blocks * b.form.points * b.u_point
+    cdef list seen = [active().isa, g.groups, g.w_o, b.form.number, weights_seen(&p)]
+    return tuple(seen), elements * itemsize
 
 
 def pack(

@@ -124,9 +124,9 @@ def test_it_can_be_copied_and_pickled():
         assert other.nbytes == layer.nbytes
 
 
-@pytest.mark.parametrize("strategy", ["implicit_gemm", "winograd"])
-def test_threads_share_it(strategy):
-    layer = cyconv.prepare(W, B, padding=1, strategy=strategy, threads=1)
+@pytest.mark.parametrize("named", ["implicit_gemm", "winograd"])
+def test_threads_share_it(named):
+    layer = cyconv.prepare(W, B, padding=1, strategy=named, threads=1)
     images = [_image(n, n + 1) for n in (5, 9, 16, 23)] * 8
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(layer, images))

@@ -40,6 +40,7 @@ MODULES = (
     "cyconv.explanation",
     "cyconv.functional",
     "cyconv.nn.module",
+    "cyconv.prepared",
     "cyconv.problem",
     "cyconv.settings",
 )

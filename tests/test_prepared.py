@@ -28,11 +28,10 @@ many_pixels volume
 """.split()  # noqa: SIM905
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("name", sorted({*FORWARD, *TRANSPOSED}))
+@pytest.mark.parametrize(
+    ("name", "transposed"), [(n, False) for n in FORWARD] + [(n, True) for n in TRANSPOSED]
+)
 def test_equals_the_function(name, transposed, layout, dtype, any_strategy):
-    if name not in (TRANSPOSED if transposed else FORWARD):
-        pytest.skip("a case of the other operator")
     case = CASES[name]
     x, w, bias, _ = case.operands("dx" if transposed else "fwd", dtype, layout)
     keywords = dict(case.arguments, layout=oracle.layout_name(layout, case.ndim))
@@ -91,8 +90,8 @@ def test_sizes_share_what_is_packed():
     tiles = cyconv.prepare(W, padding=1, strategy="winograd")
     for size in (28, 32, 36):
         tiles(_image(size, size))
-    # Filters of 6x6 points.
-    assert 4 * W.nbytes <= tiles.nbytes - W.nbytes < 6 * W.nbytes
+    # Filters of 6x6 points, channels rounded up to whole vectors.
+    assert 4 * W.nbytes <= tiles.nbytes - W.nbytes < 8 * W.nbytes
 
 
 def test_a_given_shape_is_packed_at_once():
@@ -124,9 +123,9 @@ def test_it_can_be_copied_and_pickled():
         assert other.nbytes == layer.nbytes
 
 
-@pytest.mark.parametrize("named", ["implicit_gemm", "winograd"])
-def test_threads_share_it(named):
-    layer = cyconv.prepare(W, B, padding=1, strategy=named, threads=1)
+@pytest.mark.parametrize("packing", ["implicit_gemm", "winograd"])
+def test_threads_share_it(packing):
+    layer = cyconv.prepare(W, B, padding=1, strategy=packing, threads=1)
     images = [_image(n, n + 1) for n in (5, 9, 16, 23)] * 8
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(layer, images))
@@ -230,7 +229,11 @@ def test_ready_filters_make_larger_tiles_pay_sooner():
         (lambda: cyconv.prepare(W, input_shape=(9, 9)), TypeError, "input_shape"),
         (lambda: cyconv.prepare(W, input_shape=(1, 5, 9, 9)), cyconv.ShapeError, "24"),
         (lambda: cyconv.prepare(W)(np.ones((1, 5, 9, 9), "f4")), cyconv.ShapeError, "channels"),
-        (lambda: cyconv.prepare(W)(np.ones((1, 24, 9), "f4")), cyconv.ShapeError, "spatial|kernel"),
+        (
+            lambda: cyconv.prepare(W)(np.ones((24, 9), "f4")),
+            cyconv.ShapeError,
+            "x must have 4 axes",
+        ),
         (lambda: cyconv.prepare(W)(None), TypeError, "x must be an array"),
         (lambda: cyconv.prepare(W, B[:3]), cyconv.ShapeError, "bias"),
     ],

@@ -66,13 +66,12 @@ def _key(
         return None
     tail = None
     if bias is not None:
-        # Read-only is fine, as weights from a file often are: kernels only read a bias.
-        if type(bias) is not np.ndarray or not (bias.flags.c_contiguous and bias.flags.aligned):
+        if not _is_plain(bias):
             return None
         tail = (bias.shape, bias.dtype)
     added = None
     if residual is not None:
-        if type(residual) is not np.ndarray or not residual.flags.carray:
+        if not _is_plain(residual):
             return None
         added = (residual.shape, residual.dtype)
     return (
@@ -80,6 +79,11 @@ def _key(
         extra, raw, types,
         get_config(),
     )  # fmt: skip
+
+
+def _is_plain(array: Any) -> bool:
+    """Whether shape and dtype tell all about an array; it may be read-only."""
+    return type(array) is np.ndarray and array.flags.c_contiguous and array.flags.aligned
 
 
 def _hashable(values: Any) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import GpuMemoryError
+from .errors import GpuMemoryError, UnsupportedError
 
 
 def cupy() -> Any:
@@ -63,6 +63,12 @@ def check_places(**operands: Any) -> None:
             raise ValueError(
                 f"{first} is on GPU {index}, {name} on GPU {on[name]}: all operands must be on one"
             )
+
+
+def refuse_gpu(what: str, name: str, value: Any) -> None:
+    """Raise UnsupportedError for a CuPy array, where there are kernels for the CPU only."""
+    if on_gpu(value):
+        raise UnsupportedError(f"{name} is a cupy.ndarray; {what} has no kernels for a GPU")
 
 
 @contextmanager

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import fakecupy
 import pytest
 
 import cyconv
+from cyconv.gpu.module import source
+from cyconv.gpu.strategies import KERNELS
+
+# In a session of more tests than this, all kernels are compiled at once, on all processors.
+_MANY = 1000
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +24,15 @@ def _compiled_kernels(request):
     if shutil.which(fakecupy.CXX) is None:
         pytest.skip(f"no C++ compiler ({fakecupy.CXX}): the emulator needs one")
     fakecupy.cache_dir = request.config.cache.mkdir("cyconv-emulated")
+    if len(request.session.items) > _MANY:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            fakecupy.precompile_header()
+            list(pool.map(_compile, KERNELS))
+
+
+def _compile(kernel):
+    code = source(kernel.files)
+    fakecupy.RawModule(code=code, name_expressions=(kernel.expression,)).compile()
 
 
 @pytest.fixture

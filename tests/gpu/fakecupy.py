@@ -320,10 +320,9 @@ def add(a, b, out=None):
 
 
 def matmul(a, b, out=None):
-    if out is None:
-        return _wrapped(np.matmul(_plain(a), _plain(b)))
-    np.matmul(_plain(a), _plain(b), out=_plain(out))
-    return out
+    with np.errstate(all="ignore"):
+        result = np.matmul(_plain(a), _plain(b), out=_plain(out))
+    return _wrapped(result) if out is None else out
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -352,7 +351,7 @@ def _hash(*texts):
     return hashlib.sha256("\0".join((CXX, *FLAGS, *texts)).encode()).hexdigest()[:24]
 
 
-def _precompiled_header():
+def precompile_header():
     """The emulator's headers as one, with its precompiled form beside it."""
     text = "\n".join((HERE / name).read_text() for name in HEADERS if (HERE / name).exists())
     header = cache_dir / f"{_hash(text)}.h"
@@ -369,12 +368,14 @@ class RawModule:
         (self.expression,) = name_expressions
         self.code = f"{code}\nEMULATED_KERNEL({self.expression})\n"
 
+    def compile(self):
+        header = precompile_header()
+        key = _hash(header.stem, self.code)
+        return _compile(key, ".so", self.code, ("-shared", "-include", str(header)))
+
     def get_function(self, name):
         assert name == self.expression
-        header = _precompiled_header()
-        key = _hash(header.stem, self.code)
-        library = _compile(key, ".so", self.code, ("-shared", "-include", str(header)))
-        return RawKernel(ctypes.CDLL(str(library)), name)
+        return RawKernel(ctypes.CDLL(str(self.compile())), name)
 
 
 class RawKernel:

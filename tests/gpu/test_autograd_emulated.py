@@ -138,3 +138,5 @@ def test_places_do_not_mix(cupy):
         (x * 2).backward(np.ones(X.shape))
     with pytest.raises(cyconv.UnsupportedError, match="pooling"):
         autograd.max_pool(2, x, 2)
+    with pytest.raises(cyconv.UnsupportedError, match="batch normalisation"):
+        nn.BatchNorm2d(3)(x)

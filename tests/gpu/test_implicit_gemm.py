@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections import Counter
-from functools import cache
+from functools import cache, partial
 
 import ml_dtypes
 import numpy as np
@@ -231,6 +231,19 @@ def test_views_are_read_where_they_lie(cupy, launches, where, op):
         right, magnitude = truth("plain", op, dtype)
         within = limit(case, op, dtype, right, magnitude)
         oracle.assert_within(got.astype(right.dtype), right, within, f"{where} {op} {dtype}")
+
+
+def test_an_image_alone_is_computed_as_in_its_batch(cupy, launches):
+    """Images an odd number of elements apart are not copied by chunks, nor is the first alone."""
+    case = CASES["plain"]
+    x, w, _, _ = case.operands("fwd", np.float16, "nhwc")
+    images = cupy.empty((case.batch, x[0].size + 1), np.float16)[:, :-1].reshape(x.shape)
+    images[...] = cupy.asarray(x)
+    run = partial(cyconv.conv_forward, **case.arguments, layout="NHWC", strategy="implicit_gemm")
+    with cyconv.config(reproducible=True):
+        together, alone = run(images, cupy.asarray(w)), run(images[:1], cupy.asarray(w))
+    assert all(kernel.startswith("igemm_fwd") for kernel in launches), launches
+    np.testing.assert_array_equal(alone.get(), together.get()[:1])
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])

@@ -118,6 +118,7 @@ class _Shaped:
     [
         ("dx f32 n1 g1 ci1 co1 i99x99 k3x3 s9x8", "phases"),
         ("fwd f32 n1 g1 ci1 co1 i9 k2 d1073741824 p1073741824", "2**30"),
+        ("dw f32 n2147483600 g1 ci1 co1 i1 k1", "terms"),
         ("fwd f32 n1 g2000000 ci2000000 co2000000 i70000 k1", "grid"),
     ],
 )

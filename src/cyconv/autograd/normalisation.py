@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..devices import refuse_gpu
 from ..errors import ShapeError
 from ..kernels._channel_sums import channel_sums
 from ..operands import Array
@@ -97,6 +98,7 @@ def moments(x: Any, channel: int) -> Moments:
     Moments
         Two arrays of shape (C,).
     """
+    refuse_gpu("batch normalisation", "x", x)
     channels = _Channels(x.shape, channel % x.ndim)
     images = x.reshape(channels.shape)
     mean, squares = np.zeros(channels.n_channels), np.zeros(channels.n_channels)
@@ -252,6 +254,7 @@ def batch_norm(
         If a shape does not fit, or there are not two numbers a channel to take a variance of.
     """
     values = raw(x)
+    refuse_gpu("batch normalisation", "x", values)
     channel %= values.ndim
     channels = (values.shape[channel],)
     for name, value in (("weight", weight), ("bias", bias)):

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import arguments, functional
-from ..devices import on_gpu
-from ..errors import ShapeError, UnsupportedError
+from ..devices import refuse_gpu
+from ..errors import ShapeError
 from ..kernels import _pooling
 from ..kernels._memory import Recycling
 from ..operands import Array, as_array, result_dtype
@@ -42,8 +42,7 @@ class _Windows(NamedTuple):
 
 def _host_array(x: Any) -> Array:
     array = as_array("x", raw(x))
-    if on_gpu(array):
-        raise UnsupportedError("x is a cupy.ndarray; pooling has no kernels for a GPU")
+    refuse_gpu("pooling", "x", array)
     return array
 
 

@@ -23,6 +23,8 @@ from .sums import fold, parts
 from .tiles import Product, Tile, choose_splits, choose_tile
 
 _MOST_BLOCKS = 2**31 - 1
+# Kernels round a depth up to whole steps, in 32 bits.
+_MOST_DEPTH = 2**31 - 64
 # Coordinates beyond this stand for a pixel or tap that does not exist (``nowhere`` of gather.cuh).
 _MOST_REACH = 2**30 - 1
 _MOST_PHASES = 64
@@ -111,7 +113,8 @@ class ImplicitGemm:
     """Own kernels, without a column buffer; on tensor cores where channels lie side by side.
 
     Products are summed in float32, of float64 in float64. Tensor cores serve the half types and
-    float64, and float32 under ``precision="medium"``, rounded to TF32 (10 bits of mantissa).
+    float64, and float32 under ``precision="medium"``: there operands are rounded to TF32 (10 bits
+    of mantissa), which adds about ``2**-10 sum |x||w|`` to the bound.
     """
 
     name = "implicit_gemm"
@@ -126,7 +129,10 @@ class ImplicitGemm:
         sizes = Sizes.of(problem)
         if sizes.reach > _MOST_REACH:
             return "along an axis, the image with its padding and the kernel's reach exceeds 2**30"
-        blocks = Product.of(problem.op, sizes).blocks(_IGEMM[problem.dtype].tiles[0])
+        product = Product.of(problem.op, sizes)
+        if product.depth > _MOST_DEPTH:
+            return f"a sum has {product.depth} terms, more than {_MOST_DEPTH}"
+        blocks = product.blocks(_IGEMM[problem.dtype].tiles[0])
         if blocks > _MOST_BLOCKS:
             return f"the product has {blocks} tiles, more than a grid can have"
         return None

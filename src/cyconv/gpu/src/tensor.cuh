@@ -12,7 +12,8 @@
 // x axis. Dynamic shared memory: STAGES (BM + BN) 64 bytes, or 64 (BN + 8) sums for the way out.
 //
 // Types: half_t and bfloat16_t, summed in float; double; float, rounded to TF32 (10 bits of
-// mantissa) and summed in float.
+// mantissa) and summed in float. Products are exact; how the unit rounds its sums is documented for
+// double (to nearest) but not for float.
 //
 // Preconditions, with E = 16 / sizeof(T): in the operands read, channels have stride 1, every other
 // stride is a multiple of E, and arrays begin at multiples of 16 bytes; c is a multiple of E, and o

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ def conv(
         strides=strides,
     )
     keywords |= {"strategy": strategy, "threads": threads}
-    return convolve(cyconv.conv_forward, x, w, b, residual, activation, keywords)
+    return convolve(partial(cyconv.conv_forward, x, w, b, **keywords), residual, activation)
 
 
 def conv_transpose(
@@ -181,7 +182,7 @@ def conv_transpose(
         strides=strides,
     )
     keywords |= {"strategy": strategy, "threads": threads}
-    return convolve(cyconv.conv_transpose, x, w, b, residual, activation, keywords)
+    return convolve(partial(cyconv.conv_transpose, x, w, b, **keywords), residual, activation)
 
 
 def explain(
@@ -228,22 +229,19 @@ def explain(
 
 
 def convolve(
-    function: Callable[..., Array],
-    x: ArrayLike,
-    w: ArrayLike,
-    b: ArrayLike | None,
-    residual: ArrayLike | None,
-    activation: Activation | None,
-    keywords: Mapping[str, Any],
+    compute: Callable[..., Array], residual: ArrayLike | None, activation: Activation | None
 ) -> Array:
-    """Return activation(function(x, w, b) + residual), where the sum broadcasts as ONNX's Add."""
+    """Return activation(compute() + residual), where the sum broadcasts as ONNX's Add.
+
+    `compute` takes both as keywords.
+    """
     if residual is None:
-        return function(x, w, b, **keywords, activation=activation)
+        return compute(activation=activation)
     try:
-        return function(x, w, b, **keywords, activation=activation, residual=residual)
+        return compute(activation=activation, residual=residual)
     except ShapeError:
         # cyconv adds what has the result's shape. If that was not the matter, this raises it again.
-        total = function(x, w, b, **keywords) + residual
+        total = compute() + residual
     name, *parameters = (
         (activation,) if activation is None or isinstance(activation, str) else activation
     )

@@ -9,10 +9,8 @@ in it; a function that wants another order makes a copy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
-
-import numpy as np
 
 import cyconv
 from cyconv.settings import resolve
@@ -81,26 +79,34 @@ def _layer(node: Node, graph: Graph) -> Call | None:
             keywords = conv_transpose_keywords(w, w, **attributes)
     except ValueError:
         return None  # the run will raise it, and say where
-    return _channels_last(node, w, activation, keywords)
+    return _channels_last(node, w, b, activation, keywords)
 
 
 def _channels_last(
-    node: Node, w: Array, activation: Activation | None, keywords: dict[str, Any]
+    node: Node, w: Array, b: Array | None, activation: Activation | None, keywords: dict[str, Any]
 ) -> Call:
-    function = cyconv.conv_forward if node.op_type == "Conv" else cyconv.conv_transpose
-    options = {**keywords, "layout": "channels_last"}
-    product = node.op_type == "Conv" and {*w.shape[2:]} == {1} and options["groups"] == 1
+    product = node.op_type == "Conv" and {*w.shape[2:]} == {1} and keywords["groups"] == 1
+    operator = "forward" if node.op_type == "Conv" else "transposed"
     last = (0, *range(2, w.ndim), 1)
     first = (0, w.ndim - 1, *range(1, w.ndim - 1))
-    weights = np.ascontiguousarray(w.transpose(last))
+
+    @cache
+    def layer(strategy: str | None, activation: Activation | None) -> cyconv.Prepared:
+        options = {**keywords, "layout": "channels_last", "strategy": strategy}
+        return cyconv.prepare(
+            w.transpose(last), b, operator=operator, activation=activation, **options
+        )
 
     def call(x: Array, w: Array, b: Array | None = None, residual: Array | None = None) -> Array:
         if x.ndim != w.ndim:
             return node.function(x, w, b, residual, **node.attributes)  # which says what is wrong
+        image, strategy = x.transpose(last), _of_products() if product else None
+
+        def compute(activation: Activation | None = None, residual: Any = None) -> Array:
+            return layer(strategy, activation)(image, residual)
+
         other = None if residual is None else residual.transpose(last)
-        keywords = {**options, "strategy": _of_products()} if product else options
-        y = convolve(function, x.transpose(last), weights, b, other, activation, keywords)
-        return y.transpose(first)
+        return convolve(compute, other, activation).transpose(first)
 
     return call
 

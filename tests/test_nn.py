@@ -134,6 +134,17 @@ def test_batch_norm_of_vectors_and_without_statistics():
         )
 
 
+@pytest.mark.parametrize("channel", [1, -1])
+def test_moments_of_half_types(channel):
+    """Numbers whose squares exceed the range of float16, while their mean does not."""
+    x = (100 * np.random.default_rng(0).standard_normal((4, 3, 8, 3)) + 500).astype(np.float16)
+    mean, variance = autograd.moments(x, channel)
+    axes = (0, 2, 3) if channel == 1 else (0, 1, 2)
+    assert abs(x - x.mean(axes, np.float64, keepdims=True)).max() > 256
+    np.testing.assert_allclose(mean, x.mean(axes, np.float64), rtol=1e-3)
+    np.testing.assert_allclose(variance, x.astype(np.float64).var(axes), rtol=1e-3)
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize(
     ("kind", "more"),

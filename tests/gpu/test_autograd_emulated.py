@@ -29,6 +29,15 @@ def _activate(name, x):
     return autograd.activations.activate(x, Activation(name, 0.3))
 
 
+def _batch_norm(channel, x, w, b):
+    return autograd.batch_norm(x, w, b, channel=channel)
+
+
+def _constant_norm(x, w, b):
+    seen = autograd.moments(x.numpy()[:1], 1)
+    return autograd.batch_norm(x, w, b, given=seen)
+
+
 FUNCTIONS = {
     "conv": (lambda x, w, b: cyconv.conv2d(x, w, b, stride=2, padding=1), X, W, B),
     "transposed": (
@@ -50,6 +59,9 @@ FUNCTIONS = {
     "matmul": (lambda a, b: a @ b, X[0], RNG.standard_normal((6, 5))),
     "linear": (autograd.linear, X[0], RNG.standard_normal((5, 6)), RNG.standard_normal(5)),
     **{name: (partial(_activate, name), X) for name in autograd.activations.ACTIVATIONS},
+    "batch norm": (partial(_batch_norm, 1), X, B[:3], B[1:]),
+    "batch norm, channels last": (partial(_batch_norm, -1), X, X[0, 0, 0], X[1, 1, 1]),
+    "batch norm of constants": (_constant_norm, X, B[:3], B[1:]),
     "softmax": (lambda x: autograd.log_softmax(x, axis=1), X),
     "mse": (lambda a, b: autograd.mse_loss(a, b), X, X[::-1].copy()),
 }  # fmt: skip
@@ -63,6 +75,27 @@ def test_gradients_are_those_of_numpy(cupy, name):
     for ours, theirs in zip(got, expected, strict=True):
         assert isinstance(ours, cupy.ndarray)
         np.testing.assert_allclose(ours.get(), theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_batch_norm_layer(cupy, dtype):
+    """In training, where it follows its batches, and after it; of half types to a rounding."""
+    results = []
+    for asarray in (np.array, cupy.asarray):
+        layer = nn.BatchNorm2d(3, dtype=dtype)
+        for tensor in (*layer.parameters(), *layer.buffers()):
+            tensor.data = asarray(tensor.data)
+        x = cyconv.Tensor(asarray((100 * X + 50).astype(dtype)), requires_grad=True)
+        y = layer(x)
+        (y * y * y).sum().backward()
+        after = layer.eval()(x.detach())
+        results.append([y, after, x.grad, layer.weight.grad, *layer.buffers()])
+    within = 20 * np.finfo(dtype).eps
+    for theirs, ours in zip(*results, strict=True):
+        assert isinstance(ours.numpy(), cupy.ndarray)
+        expected = theirs.numpy().astype(float)
+        atol = within * (abs(expected).max() + 1)
+        np.testing.assert_allclose(ours.numpy().get().astype(float), expected, within, atol)
 
 
 def test_second_order(cupy):
@@ -136,7 +169,9 @@ def test_places_do_not_mix(cupy):
         cyconv.conv2d(x, W)
     with pytest.raises(TypeError, match=r"tensor is a cupy.ndarray, gradient is a ndarray"):
         (x * 2).backward(np.ones(X.shape))
+    with pytest.raises(TypeError, match=r"x is a cupy.ndarray, running_mean is a ndarray"):
+        nn.BatchNorm2d(3)(x)
+    with pytest.raises(TypeError, match=r"x is a cupy.ndarray, weight is a ndarray"):
+        autograd.batch_norm(x, B[:3])
     with pytest.raises(cyconv.UnsupportedError, match="pooling"):
         autograd.max_pool(2, x, 2)
-    with pytest.raises(cyconv.UnsupportedError, match="batch normalisation"):
-        nn.BatchNorm2d(3)(x)

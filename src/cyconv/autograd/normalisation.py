@@ -5,7 +5,7 @@ variance of the batch [1]_ or with given ones.
 
 NumPy walks through memory once for each step of a formula. Images are therefore taken some at a
 time, few enough that all steps but the first find them in the cache; their moments are combined
-[2]_.
+[2]_. CuPy's arrays are taken whole, by the formulas as they stand.
 
 .. [1] S. Ioffe, C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing
    Internal Covariate Shift", 2015.
@@ -21,13 +21,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..devices import refuse_gpu
+from ..devices import check_places, on_gpu
 from ..errors import ShapeError
 from ..kernels._channel_sums import channel_sums
 from ..operands import Array
 from ..settings import resolve
 from .arithmetic import reshape
-from .tape import Operator, raw
+from .sums import is_half
+from .tape import Operator, Variable, raw
 
 _ELEMENTS = 131072  # to take together: some arrays of them fit the cache
 _ROWS = 64  # of channels in a row that NumPy is fast along
@@ -84,12 +85,26 @@ class _Channels:
         return channel_sums(images, 2 if self._last else 1, self._threads)
 
 
+def _wide(x: Array) -> Array:
+    """Turn half types into float32, in which they are squared and summed."""
+    return x.astype(np.float32) if is_half(x.dtype) else x
+
+
+def _whole_moments(x: Array, channel: int) -> Moments:
+    axes = _axes(x.ndim, channel)
+    mean = x.mean(axis=axes, dtype=np.float64)
+    centred = _wide(x)
+    centred = centred - mean.astype(centred.dtype).reshape(_kept(x, channel))
+    variance = np.square(centred).mean(axis=axes, dtype=np.float64)
+    return Moments(mean.astype(x.dtype), variance.astype(x.dtype))
+
+
 def moments(x: Any, channel: int) -> Moments:
     """Mean and variance over all axes but the channel's.
 
     Parameters
     ----------
-    x : numpy.ndarray
+    x : numpy.ndarray or cupy.ndarray
     channel : int
         The axis of the channels.
 
@@ -98,16 +113,18 @@ def moments(x: Any, channel: int) -> Moments:
     Moments
         Two arrays of shape (C,).
     """
-    refuse_gpu("batch normalisation", "x", x)
-    channels = _Channels(x.shape, channel % x.ndim)
+    channel %= x.ndim
+    if on_gpu(x):
+        return _whole_moments(x, channel)
+    channels = _Channels(x.shape, channel)
     images = x.reshape(channels.shape)
     mean, squares = np.zeros(channels.n_channels), np.zeros(channels.n_channels)
     seen = 0.0
     for part in channels.parts() if channels.count else ():
-        some = images[part]
+        some = _wide(images[part])  # squares of half types may exceed their range
         more = some.size / channels.n_channels
         centre = channels.sums(some) / more
-        centred = some - channels.spread(centre, x.dtype)
+        centred = some - channels.spread(centre, some.dtype)
         seen += more
         step = centre - mean
         mean += step * (more / seen)
@@ -132,6 +149,9 @@ def _scale_and_shift(
     shift = -given.mean * scale
     if bias is not None:
         shift = shift + bias
+    if on_gpu(x):
+        scale, shift = (a.astype(x.dtype).reshape(_kept(x, channel)) for a in (scale, shift))
+        return x * scale + shift
     channels = _Channels(x.shape, channel)
     scale, shift = (channels.spread(a, x.dtype) for a in (scale, shift))
     images, y = x.reshape(channels.shape), np.empty(channels.shape, x.dtype)
@@ -158,8 +178,10 @@ def _rules(
     if isinstance(g, np.ndarray):
         return _array_gradients(wanted, g, x, weight, given, n if of_batch else None, channel, eps)
     axes, kept = _axes(x.ndim, channel), _kept(x, channel)
+    if on_gpu(g):
+        g, x, given = _wide(g), _wide(x), Moments(*map(_wide, given))
     mean, variance = (reshape(a, shape=kept) for a in given)
-    if of_batch:  # the statistics are to be differentiated too
+    if of_batch and isinstance(g, Variable):  # the statistics are to be differentiated too
         mean = x.mean(axis=axes, keepdims=True)
         variance = ((x - mean) ** 2).mean(axis=axes, keepdims=True)
     inverse = (variance + eps) ** -0.5
@@ -246,20 +268,23 @@ def batch_norm(
 
     Returns
     -------
-    Tensor, or numpy.ndarray if all operands are arrays
+    Tensor, or an array if all operands are arrays
 
     Raises
     ------
+    TypeError
+        If some operands are CuPy arrays and others are not.
     ShapeError
         If a shape does not fit, or there are not two numbers a channel to take a variance of.
     """
     values = raw(x)
-    refuse_gpu("batch normalisation", "x", values)
     channel %= values.ndim
     channels = (values.shape[channel],)
     for name, value in (("weight", weight), ("bias", bias)):
         if value is not None and np.shape(raw(value)) != channels:
             raise ShapeError(f"{name} has shape {np.shape(raw(value))}, should be {channels}")
+    mean, variance = (None, None) if given is None else given
+    check_places(x=values, weight=raw(weight), bias=raw(bias), mean=mean, variance=variance)
     of_batch = given is None or not constant
     if of_batch and values.size < 2 * channels[0]:
         raise ShapeError(

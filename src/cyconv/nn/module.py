@@ -147,6 +147,13 @@ class Module:
         for _, parameter in self.named_parameters():
             yield parameter
 
+    def buffers(self) -> Iterator[Buffer]:
+        """Yield each buffer once."""
+        found = {id(value): value for _, value in self._named_state()}
+        for value in found.values():
+            if isinstance(value, Buffer):
+                yield value
+
     def zero_grad(self) -> None:
         """Forget the gradients of all parameters."""
         for parameter in self.parameters():

@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import arguments
 from ..autograd import Moments, batch_norm, moments, raw
+from ..devices import check_places
 from ..errors import ShapeError
 from .module import Buffer, Module, Parameter
 
@@ -52,6 +53,7 @@ class _BatchNorm(Module):
                 f"x has shape {values.shape}, should have {axes} axes and "
                 f"{self.num_features} channels on axis {self._channel}"
             )
+        check_places(x=values, running_mean=raw(self.running_mean))
         own = self.training or self.running_mean is None or self.running_var is None
         if own:
             given = moments(values, self._channel)

@@ -92,16 +92,19 @@ def test_every_public_name_is_documented():
 
 
 COMMON = {"stride", "padding", "dilation", "groups", "layout", "strategy", "out", "threads"}
-PLAIN = ("conv1d", "conv2d", "conv3d", "conv_forward", "conv_data_backward", "conv_weight_backward")
+PLAIN = ("conv1d", "conv2d", "conv3d", "conv_forward")
 TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "conv_transpose")
+BACKWARD = ("conv_data_backward", "conv_weight_backward")
 
 
-@pytest.mark.parametrize("name", [*PLAIN, *TRANSPOSED])
+@pytest.mark.parametrize("name", [*PLAIN, *TRANSPOSED, *BACKWARD])
 def test_functions_share_their_keywords(name):
     """Three operands, and the keywords of the contract, keyword-only."""
     parameters = inspect.signature(getattr(cyconv, name)).parameters
     keywords = {p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY}
-    assert keywords == COMMON | ({"output_padding", "output_size"} if name in TRANSPOSED else set())
+    of_output = {"output_padding", "output_size"} if name in TRANSPOSED else set()
+    following = set() if name in BACKWARD else {"activation", "residual"}
+    assert keywords == COMMON | of_output | following
     assert len(parameters) - len(keywords) == 3
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from . import arguments, calls, request
 from .binding import bind, natural_strides
+from .devices import refuse_gpu
 from .errors import DTypeError
 from .operands import NAMES, Array, as_array, result_dtype
 from .packings import Packings
@@ -177,6 +178,8 @@ def prepare(
     ------
     ValueError, TypeError, DTypeError, ShapeError
         If a parameter is wrong. What depends on the image is checked by the calls.
+    UnsupportedError
+        If `w` or `bias` is a CuPy array.
 
     Notes
     -----
@@ -194,6 +197,8 @@ def prepare(
     """
     if operator not in _OPERATORS:
         raise ValueError(f"operator must be one of {', '.join(_OPERATORS)}, not {operator!r}")
+    for name, value in (("w", w), ("bias", bias)):
+        refuse_gpu("prepare", name, value)
     w = as_array("w", w)
     ndim = request.spatial_axes("w", w.shape, None)
     arguments.parameters(ndim, stride, padding, dilation, groups, layout)

@@ -539,3 +539,13 @@ def test_an_activation_where_there_is_nothing_to_multiply(cupy):
         arrays = map(cupy.asarray, (x, w, b))
         got = cyconv.conv_transpose1d(*arrays, stride=3, activation="sigmoid", strategy=name)
         _close(got, expected)
+
+
+def test_prepare_is_for_the_processor(cupy):
+    w, b = _array(3, 2, 3, 3), _array(3)
+    with pytest.raises(cyconv.UnsupportedError, match=r"w is a cupy.ndarray; prepare"):
+        cyconv.prepare(cupy.asarray(w))
+    with pytest.raises(cyconv.UnsupportedError, match=r"bias is a cupy.ndarray; prepare"):
+        cyconv.prepare(w, cupy.asarray(b))
+    with pytest.raises(TypeError, match=r"x is a cupy.ndarray, w is a ndarray"):
+        cyconv.prepare(w)(cupy.asarray(_array(1, 2, 5, 5)))

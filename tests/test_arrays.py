@@ -76,7 +76,9 @@ def test_result_type_is_numpys(any_strategy, x, w, b, result):
     assert y.dtype.isnative
     wide = [a.astype("f8") for a in whole]
     truth = oracle.forward(*wide, None if b is None else bias.astype("f8")).astype("f8")
-    np.testing.assert_array_equal(y, truth.astype(result))
+    # Sums of small integers are exact, but for strategies that transform.
+    rounding = 64 * np.finfo(result).eps / 2 if any_strategy in oracle.TRANSFORMING else 0
+    np.testing.assert_allclose(y, truth.astype(result), rtol=0, atol=rounding * abs(truth).max())
 
 
 def test_bfloat16_promotes_as_ml_dtypes_says(any_strategy):

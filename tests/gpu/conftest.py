@@ -19,11 +19,13 @@ _MANY = 1000
 
 
 @pytest.fixture(scope="session")
-def _compiled_kernels(request):
+def _compiled_kernels(request, tmp_path_factory):
     """Keep compiled kernels from one session to the next, by the hash of source and flags."""
     if shutil.which(fakecupy.CXX) is None:
         pytest.skip(f"no C++ compiler ({fakecupy.CXX}): the emulator needs one")
-    fakecupy.cache_dir = request.config.cache.mkdir("cyconv-emulated")
+    cache = getattr(request.config, "cache", None)  # pytest may run without
+    make = tmp_path_factory.mktemp if cache is None else cache.mkdir
+    fakecupy.cache_dir = make("cyconv-emulated")
     if len(request.session.items) > _MANY:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             fakecupy.precompile_header()

@@ -14,8 +14,6 @@ from itertools import product
 from math import ceil, log2, prod
 from typing import NamedTuple
 
-from scipy.fft import next_fast_len
-
 from ..problem import ConvProblem
 from ._fft_views import pairs
 
@@ -134,6 +132,8 @@ def _candidates(sizes: Sizes) -> Iterator[tuple[int, ...]]:
 
 @lru_cache(maxsize=4096)
 def _fast(length: int) -> int:
+    from scipy.fft import next_fast_len  # takes longer to load than all of cyconv
+
     fast: int = next_fast_len(length, real=True)
     return fast
 

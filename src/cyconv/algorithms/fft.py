@@ -19,7 +19,6 @@ from math import frexp, isfinite, prod
 from typing import Any
 
 import numpy as np
-from scipy.fft import irfftn, rfftn
 
 from ..kernels._geometry import Geometry
 from ..operands import Array
@@ -258,12 +257,16 @@ class _Correlation:
 
     def _forth(self, a: Array) -> tuple[Spectra, Array]:
         """Transform, and give the energies as well."""
+        from scipy.fft import rfftn
+
         if self.absolute:
             np.abs(a, out=a)
         spectra: Spectra = rfftn(a, axes=self.axes, workers=self.workers)
         return spectra, energies(a, len(self.axes))
 
     def _back(self, spectra: Spectra) -> Array:
+        from scipy.fft import irfftn
+
         a: Array = irfftn(spectra, self.lengths, self.axes, overwrite_x=True, workers=self.workers)
         return a
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import tracemalloc
+from functools import partial
 
 import numpy as np
 import oracle
 import pytest
+import transforming
 from cases import Case
 from lab import random
+from transforming import FUNCTIONS, cancelling, normal, positive, spread
 
 import cyconv
 from cyconv.algorithms._fft_rounding import Rounding
 from cyconv.algorithms._fft_tiles import plan, sizes_of
 
-FUNCTIONS = {
-    "fwd": cyconv.conv_forward,
-    "dx": cyconv.conv_data_backward,
-    "dw": cyconv.conv_weight_backward,
-}
 # Lines, images and volumes; tiles that leave a rest; axes that are not transformed; steps.
 GEOMETRY = {
     "line": "n2 g1 ci3 co4 i3000 k65 s1 p32 d1",
@@ -35,25 +33,10 @@ GEOMETRY = {
     "volume": "n1 g1 ci2 co3 i17x12x14 k7x1x5 s1 p3x0x2 d1",
 }
 CASES = {name: Case.parse(name, text) for name, text in GEOMETRY.items()}
+
+_call = partial(transforming.call, strategy="fft")
 TYPES = {"float32": "f32", "float64": "f64"}
 SMALL = 2**18  # bytes: several tiles and passes for most of these
-
-
-def _normal(rng, shape):
-    return rng.standard_normal(shape)
-
-
-def _positive(rng, shape):
-    return rng.random(shape)
-
-
-def _cancelling(rng, shape):
-    return 100 + np.where(np.indices(shape).sum(axis=0) % 2, -1, 1) * rng.random(shape)
-
-
-def _spread(rng, shape):
-    """Magnitudes over six decades."""
-    return rng.choice([-1.0, 1.0], shape) * 10 ** rng.uniform(-3, 3, shape)
 
 
 def _spikes(rng, shape):
@@ -80,11 +63,11 @@ def _tiny(rng, shape):
 
 
 DATA = {
-    "normal": (_normal, _normal),
-    "positive": (_positive, _positive),
-    "cancelling": (_cancelling, _normal),
-    "spread": (_spread, _spread),
-    "spikes": (_spikes, _normal),
+    "normal": (normal, normal),
+    "positive": (positive, positive),
+    "cancelling": (cancelling, normal),
+    "spread": (spread, spread),
+    "spikes": (_spikes, normal),
     "scales": (_huge, _tiny),
     "equal": (_equal, _equal),
     "outliers": (_outliers, _outliers),
@@ -93,30 +76,6 @@ DATA = {
 
 def _problem(name, op, dtype, layout):
     return cyconv.ConvProblem.parse(f"{op} {TYPES[dtype]} {layout} {GEOMETRY[name]}")
-
-
-def _operands(case, op, dtype, layout, makers=(_normal, _normal)):
-    rng = np.random.default_rng(len(case.name))
-    shapes = {"x": case.x_shape(), "w": case.w_shape(), "y": case.y_shape()}
-    names = {"fwd": "xw", "dx": "yw", "dw": "xy"}[op]
-    a, b = (
-        np.ascontiguousarray(oracle.to_layout(make(rng, shapes[name]).astype(dtype), layout))
-        for make, name in zip(makers, names, strict=True)
-    )
-    return a, b, {"fwd": None, "dx": case.x_shape(layout), "dw": case.w_shape(layout)}[op]
-
-
-def _call(case, op, layout, operands, **keywords):
-    keywords = {"strategy": "fft", **case.arguments, **keywords}
-    with cyconv.config(strict=True):
-        return FUNCTIONS[op](*operands, layout=oracle.layout_name(layout, case.ndim), **keywords)
-
-
-def _truth(case, op, layout, operands):
-    a, b, third = operands
-    run = oracle.OPERATORS[op]
-    keywords = {"layout": layout, **case.arguments}
-    return run(a, b, third, **keywords), run(abs(a), abs(b), third, **keywords)
 
 
 def _limit(problem, magnitude, workspace):
@@ -131,8 +90,8 @@ def _limit(problem, magnitude, workspace):
 @pytest.mark.parametrize("op", FUNCTIONS)
 def test_error_is_within_the_bound_with_and_without_tiles(op, name, data, dtype, layout):
     case = CASES[name]
-    operands = _operands(case, op, dtype, layout, DATA[data])
-    truth, magnitude = _truth(case, op, layout, operands)
+    operands = transforming.operands(case, op, dtype, layout, DATA[data])
+    truth, magnitude = transforming.truth(case, op, layout, operands)
     problem = _problem(name, op, dtype, layout)
     for workspace in (2**26, SMALL):
         with cyconv.config(workspace_limit=workspace, threads=1):
@@ -164,7 +123,7 @@ def test_large_elements_out_of_reach(op, large, dtype, layout):
             *(np.ascontiguousarray(oracle.to_layout(v.astype(dtype), layout)) for v in (a, b)),
             third,
         )
-        truth, magnitude = _truth(case, op, layout, operands)
+        truth, magnitude = transforming.truth(case, op, layout, operands)
         problem = cyconv.ConvProblem.parse(
             f"{op} {TYPES[dtype]} {layout} n1 g1 ci2 co3 i900 k300 s{case.stride[0]} p0 d1"
         )
@@ -192,8 +151,8 @@ def test_exact_zeros_where_no_tap_reaches(op, layout):
     }
     for text in texts[op]:
         case = Case.parse("missed", text)
-        a, b, third = _operands(case, op, "float64", layout)
-        ones = _truth(case, op, layout, (np.ones_like(a), np.ones_like(b), third))[0]
+        a, b, third = transforming.operands(case, op, "float64", layout)
+        ones = transforming.truth(case, op, layout, (np.ones_like(a), np.ones_like(b), third))[0]
         got = _call(case, op, layout, (a, b, third))
         assert (ones == 0).any()
         np.testing.assert_array_equal(got[ones == 0], 0)
@@ -217,10 +176,10 @@ def test_what_is_not_finite_stays_where_the_definition_puts_it(op, length, value
     case = Case.parse("poisoned", f"n1 g1 ci2 co3 i{length}x2 k{min(length, 31)}x1 s2x1 p1x0 d1")
     for which in (0, 1):
         for place in (0, 0.5, 1):
-            operands = _operands(case, op, "float32", layout)
+            operands = transforming.operands(case, op, "float32", layout)
             victim = operands[which]
             victim.flat[int(place * (victim.size - 1))] = value
-            truth, _ = _truth(case, op, layout, operands)
+            truth, _ = transforming.truth(case, op, layout, operands)
             got = _call(case, op, layout, operands)
             np.testing.assert_array_equal(np.isfinite(got), np.isfinite(truth))
             wrong = ~np.isfinite(truth)
@@ -231,10 +190,10 @@ def test_what_is_not_finite_stays_where_the_definition_puts_it(op, length, value
 def test_finite_data_that_overflow_in_a_transform(op, layout):
     """The sum of a tile overflows where no result does."""
     case = CASES["line"]
-    a, b, third = _operands(case, op, "float32", layout)
+    a, b, third = transforming.operands(case, op, "float32", layout)
     a = np.where(np.arange(a.size).reshape(a.shape) % 2, 3e38, -3e38).astype("float32")
     operands = a, (b * 1e-30).astype("float32"), third
-    truth, magnitude = _truth(case, op, layout, operands)
+    truth, magnitude = transforming.truth(case, op, layout, operands)
     assert np.isfinite(truth).all()
     got = _call(case, op, layout, operands)
     oracle.assert_within(got, truth, oracle.bound(magnitude, case.terms(op), "float32"))
@@ -245,8 +204,8 @@ def test_finite_data_that_overflow_in_a_transform(op, layout):
 def test_bias_and_strides(op, name, layout):
     """Operands that are not contiguous, with a bias: all there is where no tap reaches."""
     case = CASES[name]
-    a, b, third = _operands(case, op, "float64", layout)
-    truth, _ = _truth(case, op, layout, (a, b, third))
+    a, b, third = transforming.operands(case, op, "float64", layout)
+    truth, _ = transforming.truth(case, op, layout, (a, b, third))
     bias = random(case.c_out if op == "fwd" else case.c_in)
     spread = (slice(None, None, -1), slice(None, None, 2), slice(None, None, -1))
     apart = np.zeros((a.shape[0], 2 * a.shape[1], *a.shape[2:]))[spread]
@@ -317,7 +276,7 @@ def test_the_workspace_limit_is_kept(op, name, layout):
     below that strategy's least it is refused.
     """
     case = CASES[name]
-    operands = _operands(case, op, "float32", layout)
+    operands = transforming.operands(case, op, "float32", layout)
     problem = _problem(name, op, "float32", layout)
     out = np.empty(problem.result_shape, "float32")
     served = 0

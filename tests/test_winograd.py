@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import oracle
 import pytest
+import transforming
 from cases import Case
+from transforming import FUNCTIONS, cancelling, normal, positive, spread
 
 import cyconv
 from cyconv.binding import natural_strides
 from cyconv.kernels import _winograd
 from cyconv.kernels._geometry import Geometry
 
-FUNCTIONS = {
-    "fwd": cyconv.conv_forward,
-    "dx": cyconv.conv_data_backward,
-    "dw": cyconv.conv_weight_backward,
-}
 # Each form of a tile, blocks that end inside of an image, panels of one to four vectors.
 GEOMETRY = {
     "4x4": "n1 g1 ci20 co28 i37x30 k3x3 s1 p1 d1",
@@ -35,23 +33,7 @@ GEOMETRY = {
 }
 CASES = {name: Case.parse(name, text) for name, text in GEOMETRY.items()}
 
-
-def _normal(rng, shape):
-    return rng.standard_normal(shape)
-
-
-def _positive(rng, shape):
-    return rng.random(shape)
-
-
-def _cancelling(rng, shape):
-    """Signs that alternate from pixel to pixel over a large mean: results are small."""
-    return 100 + np.where(np.indices(shape).sum(axis=0) % 2, -1, 1) * rng.random(shape)
-
-
-def _spread(rng, shape):
-    """Magnitudes over six decades."""
-    return rng.choice([-1.0, 1.0], shape) * 10 ** rng.uniform(-3, 3, shape)
+_call = partial(transforming.call, strategy="winograd")
 
 
 def _huge(rng, shape):
@@ -63,37 +45,13 @@ def _tiny(rng, shape):
 
 
 DATA = {
-    "normal": (_normal, _normal),
-    "positive": (_positive, _positive),
-    "cancelling": (_cancelling, _normal),
-    "spread": (_spread, _spread),
+    "normal": (normal, normal),
+    "positive": (positive, positive),
+    "cancelling": (cancelling, normal),
+    "spread": (spread, spread),
     "scales": (_huge, _tiny),
     "scales_turned": (_tiny, _huge),
 }
-
-
-def _operands(case, op, dtype, layout, makers=(_normal, _normal)):
-    rng = np.random.default_rng(len(case.name))
-    shapes = {"x": case.x_shape(), "w": case.w_shape(), "y": case.y_shape()}
-    names = {"fwd": "xw", "dx": "yw", "dw": "xy"}[op]
-    a, b = (
-        np.ascontiguousarray(oracle.to_layout(make(rng, shapes[name]).astype(dtype), layout))
-        for make, name in zip(makers, names, strict=True)
-    )
-    return a, b, {"fwd": None, "dx": case.x_shape(layout), "dw": case.w_shape(layout)}[op]
-
-
-def _call(case, op, layout, operands, **keywords):
-    keywords = {"strategy": "winograd", **case.arguments, **keywords}
-    with cyconv.config(strict=True):
-        return FUNCTIONS[op](*operands, layout=oracle.layout_name(layout, case.ndim), **keywords)
-
-
-def _truth(case, op, layout, operands):
-    a, b, third = operands
-    run = oracle.OPERATORS[op]
-    keywords = {"layout": layout, **case.arguments}
-    return run(a, b, third, **keywords), run(abs(a), abs(b), third, **keywords)
 
 
 @pytest.mark.parametrize("data", DATA)
@@ -102,8 +60,8 @@ def _truth(case, op, layout, operands):
 def test_error_is_within_the_bound(op, name, data, dtype, layout):
     """A third of it, so that a change of the points or of a transform is seen."""
     case = CASES[name]
-    operands = _operands(case, op, dtype, layout, DATA[data])
-    truth, magnitude = _truth(case, op, layout, operands)
+    operands = transforming.operands(case, op, dtype, layout, DATA[data])
+    truth, magnitude = transforming.truth(case, op, layout, operands)
     got = _call(case, op, layout, operands)
     limit = oracle.high_bound(magnitude, case.terms(op), dtype)
     oracle.assert_within(got, truth, limit / 3, f"{op} {name} {data}")
@@ -112,8 +70,8 @@ def test_error_is_within_the_bound(op, name, data, dtype, layout):
 @pytest.mark.parametrize("op", FUNCTIONS)
 def test_error_of_very_many_channels(op, layout):
     case = Case.parse("deep", "n1 g1 ci4096 co8 i9x9 k3x3 s1 p1 d1")
-    operands = _operands(case, op, "float32", layout, (_positive, _normal))
-    truth, magnitude = _truth(case, op, layout, operands)
+    operands = transforming.operands(case, op, "float32", layout, (positive, normal))
+    truth, magnitude = transforming.truth(case, op, layout, operands)
     limit = oracle.high_bound(magnitude, case.terms(op), "float32")
     oracle.assert_within(_call(case, op, layout, operands), truth, limit / 3)
 
@@ -144,10 +102,10 @@ def test_what_is_not_finite_stays_where_the_definition_puts_it(op, size, value, 
     case = Case.parse("poisoned", f"n1 g1 ci3 co9 i{size}x{size + 1} k3x3 s1 p1 d1")
     for which in (0, 1):
         for place in (0, 0.5, 1):
-            operands = _operands(case, op, "float32", layout)
+            operands = transforming.operands(case, op, "float32", layout)
             victim = operands[which]
             victim.flat[int(place * (victim.size - 1))] = value
-            truth, _ = _truth(case, op, layout, operands)
+            truth, _ = transforming.truth(case, op, layout, operands)
             got = _call(case, op, layout, operands)
             np.testing.assert_array_equal(np.isfinite(got), np.isfinite(truth))
             wrong = ~np.isfinite(truth)
@@ -159,9 +117,9 @@ def test_padding_of_planes_takes_part(op, layout):
     """A plane of padding is never read, but a filter that is not finite makes NaN of it."""
     case = Case.parse("planes", "n1 g1 ci2 co3 i1x6x6 k3x3x3 s1 p1 d1")
     for which in (0, 1):
-        operands = _operands(case, op, "float64", layout)
+        operands = transforming.operands(case, op, "float64", layout)
         operands[which].flat[1] = np.inf
-        truth, _ = _truth(case, op, layout, operands)
+        truth, _ = transforming.truth(case, op, layout, operands)
         got = _call(case, op, layout, operands)
         np.testing.assert_array_equal(np.isfinite(got), np.isfinite(truth))
 
@@ -171,10 +129,10 @@ def test_padding_of_planes_takes_part(op, layout):
 def test_finite_data_that_overflow_in_a_transform(op, name, layout):
     """Sums of a tile's elements overflow where the result does not."""
     case = CASES[name]
-    a, b, third = _operands(case, op, "float32", layout, (_positive, _positive))
+    a, b, third = transforming.operands(case, op, "float32", layout, (positive, positive))
     a = np.where(a > 0.5, np.float32(3e38), np.float32(-3e38))
     b = (b * 1e-30).astype(np.float32)
-    truth, magnitude = _truth(case, op, layout, (a, b, third))
+    truth, magnitude = transforming.truth(case, op, layout, (a, b, third))
     assert np.isfinite(truth).all()
     got = _call(case, op, layout, (a, b, third))
     oracle.assert_within(got, truth, oracle.high_bound(magnitude, case.terms(op), "float32"))
@@ -184,7 +142,7 @@ def test_finite_data_that_overflow_in_a_transform(op, name, layout):
 @pytest.mark.parametrize("op", FUNCTIONS)
 def test_bits_do_not_depend_on_threads(op, name, layout):
     case = CASES[name]
-    operands = _operands(case, op, "float32", layout)
+    operands = transforming.operands(case, op, "float32", layout)
     one = _call(case, op, layout, operands, threads=1)
     for threads in (2, 3, 7):
         np.testing.assert_array_equal(_call(case, op, layout, operands, threads=threads), one)
@@ -194,7 +152,7 @@ def test_bits_do_not_depend_on_threads(op, name, layout):
 @pytest.mark.parametrize("op", ["fwd", "dx"])
 def test_reproducible_bits_do_not_depend_on_the_batch(op, name, layout):
     case = CASES[name]
-    a, b, third = _operands(case, op, "float32", layout)
+    a, b, third = transforming.operands(case, op, "float32", layout)
     many = np.concatenate([a] * 12)
     with cyconv.config(reproducible=True):
         one = _call(case, op, layout, (a, b, third))
@@ -208,8 +166,8 @@ def test_the_workspace_limit_is_kept(op, layout):
     """Down to where it refuses; the result is then still the same."""
     text = f"{op} f32 {layout} n1 g1 ci64 co64 i60x60 k3x3 s1 p1 d1"
     case = Case.parse("limits", text.partition(layout)[2].strip())
-    operands = _operands(case, op, "float32", layout)
-    truth, magnitude = _truth(case, op, layout, operands)
+    operands = transforming.operands(case, op, "float32", layout)
+    truth, magnitude = transforming.truth(case, op, layout, operands)
     limit = oracle.high_bound(magnitude, case.terms(op), "float32")
     served = 0
     for most in (2**26, 2**22, 2**21, 2**20, 2**19):
@@ -238,13 +196,13 @@ def test_the_strictest_precision_excludes_it():
 
 
 _EVERY_FORM = """
-import test_winograd as t, oracle, cyconv
-for op in t.FUNCTIONS:
+import cyconv, oracle, test_winograd as t, transforming
+for op in transforming.FUNCTIONS:
     for name, case in t.CASES.items():
         for dtype in ("float32", "float64"):
             for layout in ("nchw", "nhwc"):
-                operands = t._operands(case, op, dtype, layout)
-                truth, magnitude = t._truth(case, op, layout, operands)
+                operands = transforming.operands(case, op, dtype, layout)
+                truth, magnitude = transforming.truth(case, op, layout, operands)
                 limit = oracle.high_bound(magnitude, case.terms(op), dtype)
                 got = t._call(case, op, layout, operands)
                 oracle.assert_within(got, truth, limit / 3, f"{op} {name} {dtype} {layout}")

@@ -11,20 +11,11 @@ import warnings
 
 import pytest
 from lab import Lab
+from strategies import named_strategies
 
 import cyconv
 
-POLICIES = ("auto", "profile", "autotune")
-# Compiled once for all processors: a forced instruction set does not change them.
-SAME_ON_EVERY_ISA = ("direct", "fft", "im2col", "pointwise", "reference")
 OWN_VARIABLES = ("CYCONV_", "OMP_", "GOMP_", "OPENBLAS_", "MKL_", "MALLOC_")
-
-
-def named_strategies():
-    """The algorithms that can be asked for by name; under CYCONV_ISA, those that depend on it."""
-    forced = "CYCONV_ISA" in os.environ
-    apart = POLICIES + (SAME_ON_EVERY_ISA if forced else ())
-    return tuple(name for name in cyconv.strategies() if name not in apart)
 
 
 def pytest_generate_tests(metafunc):

@@ -19,7 +19,7 @@ import numpy as np
 import oracle
 import pytest
 from cases import CASES, Case
-from conftest import SAME_ON_EVERY_ISA
+from strategies import SAME_ON_EVERY_ISA
 
 import cyconv
 from cyconv import binding

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 import oracle
-from conftest import named_strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import named_strategies
 
 import cyconv
 

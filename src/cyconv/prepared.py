@@ -25,6 +25,15 @@ class Prepared:
     packs the weights for an image size when it first meets one; sizes share what is packed alike.
     Threads may call it at once. It can be pickled and copied, and packs anew then.
 
+    Parameters
+    ----------
+    w, bias : numpy.ndarray
+        Copies, which it owns; the bias may be None.
+    parameters : dict of str to object
+        The keywords of `prepare`.
+    input_shape : tuple of int or None
+        Of images to pack for at once.
+
     Attributes
     ----------
     dtype : numpy.dtype

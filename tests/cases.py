@@ -13,6 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 import oracle
 
+import cyconv
+
+# The public functions of the operators.
+FUNCTIONS = {
+    "fwd": cyconv.conv_forward,
+    "dx": cyconv.conv_data_backward,
+    "dw": cyconv.conv_weight_backward,
+}
 GEOMETRY = {
     # the smallest of everything
     "one": "n1 g1 ci1 co1 i1 k1 s1 p0 d1",

@@ -13,8 +13,8 @@ from itertools import product
 import numpy as np
 import oracle
 import pytest
-from cases import Case
-from test_algorithms import FUNCTIONS, LAYOUTS, REFUSES, TYPES, _limit
+from cases import FUNCTIONS, Case
+from test_algorithms import LAYOUTS, REFUSES, TYPES, _limit
 
 import cyconv
 

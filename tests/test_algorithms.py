@@ -14,17 +14,12 @@ from itertools import product
 import numpy as np
 import oracle
 import pytest
-from cases import CASES, string
+from cases import CASES, FUNCTIONS, string
 
 import cyconv
 
 LAYOUTS = ("nchw", "nhwc")
 TYPES = {"float32": "f32", "float64": "f64"}
-FUNCTIONS = {
-    "fwd": cyconv.conv_forward,
-    "dx": cyconv.conv_data_backward,
-    "dw": cyconv.conv_weight_backward,
-}
 
 
 def _pointwise(case, op):

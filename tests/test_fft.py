@@ -9,9 +9,9 @@ import numpy as np
 import oracle
 import pytest
 import transforming
-from cases import Case
+from cases import FUNCTIONS, Case
 from lab import random
-from transforming import FUNCTIONS, cancelling, normal, positive, spread
+from transforming import cancelling, normal, positive, spread
 
 import cyconv
 from cyconv.algorithms._fft_rounding import Rounding

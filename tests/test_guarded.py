@@ -18,17 +18,12 @@ import guarded
 import numpy as np
 import oracle
 import pytest
-from cases import CASES, Case
+from cases import CASES, FUNCTIONS, Case
 from strategies import SAME_ON_EVERY_ISA
 
 import cyconv
 from cyconv import binding
 
-FUNCTIONS = {
-    "fwd": cyconv.conv_forward,
-    "dx": cyconv.conv_data_backward,
-    "dw": cyconv.conv_weight_backward,
-}
 COMPILED = ("direct", "im2col", "pointwise", "implicit_gemm", "depthwise", "winograd")
 # Those whose inner loops are the microkernels, so that the instruction set matters.
 OF_EVERY_ISA = tuple(name for name in COMPILED if name not in SAME_ON_EVERY_ISA)

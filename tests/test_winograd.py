@@ -9,8 +9,8 @@ import numpy as np
 import oracle
 import pytest
 import transforming
-from cases import Case
-from transforming import FUNCTIONS, cancelling, normal, positive, spread
+from cases import FUNCTIONS, Case
+from transforming import cancelling, normal, positive, spread
 
 import cyconv
 from cyconv.binding import natural_strides
@@ -197,7 +197,7 @@ def test_the_strictest_precision_excludes_it():
 
 _EVERY_FORM = """
 import cyconv, oracle, test_winograd as t, transforming
-for op in transforming.FUNCTIONS:
+for op in t.FUNCTIONS:
     for name, case in t.CASES.items():
         for dtype in ("float32", "float64"):
             for layout in ("nchw", "nhwc"):

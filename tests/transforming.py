@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import oracle
+from cases import FUNCTIONS
 
 import cyconv
-
-FUNCTIONS = {
-    "fwd": cyconv.conv_forward,
-    "dx": cyconv.conv_data_backward,
-    "dw": cyconv.conv_weight_backward,
-}
 
 
 def normal(rng, shape):

@@ -9,16 +9,11 @@ import ml_dtypes
 import numpy as np
 import oracle
 import pytest
-from cases import CASES, string
+from cases import CASES, FUNCTIONS, string
 
 import cyconv
 from cyconv.gpu.strategies import GPU, KERNELS
 
-FUNCTIONS = {
-    "fwd": cyconv.conv_forward,
-    "dx": cyconv.conv_data_backward,
-    "dw": cyconv.conv_weight_backward,
-}
 TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 pytestmark = pytest.mark.gpu

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import oracle
 import pytest
-from cases import CASES, string
+from cases import CASES, FUNCTIONS, string
 
 import cyconv
 from cyconv.gpu.strategies import GPU
@@ -24,11 +24,6 @@ TYPES = {
     "f64": np.dtype(np.float64),
     "f16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16),
-}
-FUNCTIONS = {
-    "fwd": cyconv.conv_forward,
-    "dx": cyconv.conv_data_backward,
-    "dw": cyconv.conv_weight_backward,
 }
 STRATEGIES = tuple(strategy.name for strategy in GPU)
 

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import oracle
 import pytest
-from cases import Case
+from cases import FUNCTIONS, Case
 
 import cyconv
 from cyconv.gpu import implicit_gemm
@@ -24,11 +24,6 @@ NUMPY_TYPES = {
     "f64": np.dtype(np.float64),
     "f16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16),
-}
-FUNCTIONS = {
-    "fwd": cyconv.conv_forward,
-    "dx": cyconv.conv_data_backward,
-    "dw": cyconv.conv_weight_backward,
 }
 
 MAP_NORESERVE = 0x4000  # of Linux; Python has no name for it

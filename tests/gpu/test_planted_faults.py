@@ -13,16 +13,10 @@ import ml_dtypes
 import numpy as np
 import oracle
 import pytest
-from cases import Case
+from cases import FUNCTIONS, Case
 
-import cyconv
 from cyconv.gpu import implicit_gemm, module
 
-FUNCTIONS = {
-    "fwd": cyconv.conv_forward,
-    "dx": cyconv.conv_data_backward,
-    "dw": cyconv.conv_weight_backward,
-}
 TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 SMALL = "n2 g1 ci5 co6 i9x8 k3x3 s1 p1:2x0:1 d1 bias"

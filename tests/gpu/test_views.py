@@ -5,16 +5,11 @@ from __future__ import annotations
 import numpy as np
 import oracle
 import pytest
-from cases import Case
+from cases import FUNCTIONS, Case
 
 import cyconv
 from cyconv.gpu.strategies import GPU
 
-FUNCTIONS = {
-    "fwd": cyconv.conv_forward,
-    "dx": cyconv.conv_data_backward,
-    "dw": cyconv.conv_weight_backward,
-}
 # Every strategy serves a depthwise problem.
 CASE = Case.parse("views", "n2 g8 ci8 co8 i9x36 k3x2 s1x2 p1:0x0:2 d1 bias")
 

@@ -36,8 +36,7 @@ def _winograd(case, op):
     """Kernels other than 3 along the last axis (or the last but one of kernel 1), and steps."""
     kernel = (1, *case.kernel)
     tiled = kernel[-1] == 3 or kernel[-2:] == (3, 1)
-    dilated = any(k > 1 and d > 1 for k, d in zip(case.kernel, case.dilation, strict=True))
-    return not tiled or set(case.stride) != {1} or dilated
+    return not tiled or set(case.stride) != {1}
 
 
 def _fft(case, op):

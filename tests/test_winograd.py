@@ -29,6 +29,12 @@ GEOMETRY = {
     "images": "n9 g1 ci6 co7 i9x8 k3x3 s1 p0:2x2:1 d1",
     "groups": "n2 g2 ci34 co66 i12x13 k3x3 s1 p1 d1",
     "cropped": "n1 g1 ci3 co4 i15x17 k3x3 s1 p4 d1",
+    "dilated": "n1 g1 ci20 co28 i37x30 k3x3 s1 p2x3 d2x3",
+    "dilated_beyond_a_tile": "n2 g1 ci6 co7 i11x9 k3x3 s1 p9x5 d9x5",
+    "dilated_blocks": "n1 g1 ci5 co6 i99x90 k3x3 s1 p7 d7",
+    "dilated_signal": "n2 g1 ci9 co16 i777 k3 s1 p64:0 d64",
+    "dilated_planes": "n1 g2 ci6 co8 i9x13x14 k3x3x3 s1 p3x2x5 d3x2x5",
+    "dilated_rows_summed": "n1 g1 ci5 co9 i4x9x21 k2x2x3 s1 p1x0x1 d3x4x2",
     "chunks": "n1 g1 ci4 co5 i90x100 k3x3 s1 p1 d1",
 }
 CASES = {name: Case.parse(name, text) for name, text in GEOMETRY.items()}

@@ -133,9 +133,9 @@ def _winograd_tiles(problem: ConvProblem, outputs: int, prepared: bool) -> float
     ci, co = problem.c_in // problem.groups, problem.c_out // problem.groups
     tiles, points, slices = problem.batch, 1, 1
     sizes = problem.in_size if problem.op == "dx" else problem.out_size
-    for axis, (size, k) in enumerate(zip(sizes, problem.kernel, strict=True)):
+    for axis, (size, k, d) in enumerate(zip(sizes, problem.kernel, problem.dilation, strict=True)):
         if k == 3 and axis >= problem.ndim - 2:
-            tiles *= ceil(size / outputs)
+            tiles *= size // (outputs * d) * d + min(size % (outputs * d), d)  # they interleave
             points *= outputs + 2
         else:
             tiles *= size

@@ -27,15 +27,12 @@ class Winograd:
     uses_scratch = True
 
     def supports(self, problem: ConvProblem) -> str | None:
-        """Serve kernel 3 along the last axis, or the last but one, at stride and dilation 1."""
+        """Serve kernel 3 along the last axis, or the last but one, at stride 1."""
         kernel = (1, *problem.kernel)
         if kernel[-1] != 3 and kernel[-2:] != (3, 1):
             return f"the kernel is {problem.kernel}, not 3 along the last axis or two"
         if max(problem.stride) > 1:
             return f"the stride is {problem.stride}, not 1"
-        for k, d in zip(problem.kernel, problem.dilation, strict=True):
-            if k > 1 and d > 1:
-                return f"the dilation is {problem.dilation}, not 1"
         return beyond_passes(problem)
 
     def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:

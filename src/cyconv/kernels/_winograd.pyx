@@ -108,7 +108,8 @@ cdef void _read(
         channel = piece * SLAB_VECTORS * b.vl
         channels = min(<ptrdiff_t> SLAB_VECTORS * b.vl, w.pitch - channel)
     read_tiles(
-        w, b.form.number, uk, at, image, at.z + w.least[0] + outer, inner, channel, channels,
+        w, b.form.number, uk, at, image, at.z + w.least[0] + outer * b.form.between[0],
+        inner * b.form.between[1], channel, channels,
         source, <const floating *> (scratch + b.zeros_at), <floating *> (private_ + b.slab_at),
         v + image * at.rows * at.cols * v_tile + slice_ * w.pitch + channel, v_tile, v_point,
         b.form.points, <floating *> private_)

@@ -3,7 +3,7 @@
 from ._geometry cimport geometry_t
 from ._passes cimport LINE, aligned, ceil_div, pass_t
 from ._ukernels cimport CYCONV_MOST_LANES
-from ._winograd_tiles cimport blocks_t, divide, form_t, make_form, window_t
+from ._winograd_tiles cimport blocks_t, divide, form_t, make_form, window_span, window_t
 from ._winograd_weights cimport PACKED_DEPTH
 
 
@@ -60,8 +60,9 @@ cdef inline void _see(
     w.rows, w.cols = plan.form.rows, plan.form.cols
     if dy:
         w.rows, w.cols = plan.form.height, plan.form.width
-    w.step[0], w.step[1] = plan.form.height, plan.form.width
+    w.outputs[0], w.outputs[1], w.outputs[2] = 1, plan.form.height, plan.form.width
     for a in range(3):
+        w.apart[a] = plan.form.apart[a]
         w.least[a] = 0 if dy else p.axis[a].least
         w.size[a] = g.out[a] if dy else p.axis[a].size
         w.stride[a] = g.y_s[a] if dy else p.axis[a].source_stride
@@ -76,8 +77,8 @@ cdef inline ptrdiff_t _slab_elements(const plan_t *plan, const window_t *w) noex
     if w.in_place:
         return 0
     return (
-        min((plan.blocks.rows - 1) * w.step[0] + w.rows, w.size[1])
-        * min((plan.blocks.cols - 1) * w.step[1] + w.cols, w.size[2])
+        min(window_span(w, 1, plan.blocks.rows), w.size[1])
+        * min(window_span(w, 2, plan.blocks.cols), w.size[2])
         * min(w.pitch, <ptrdiff_t> SLAB_VECTORS * plan.vl))
 
 

@@ -2,6 +2,9 @@
 
 An axis is tiled if its kernel is 3, else untiled: its outputs are taken one by one and its taps are
 `slices`, which only lengthen the sum over channels. Axis 0 is never tiled.
+
+The pixels of a tile are as far apart as the taps, the dilation d. Tiles interleave: d of them, each
+one pixel after the other, cover d times a tile's outputs, then the next d follow.
 """
 
 from cython cimport floating
@@ -20,14 +23,30 @@ cdef struct form_t:
     int points
     ptrdiff_t rows, cols        # points of each tiled axis, else 1
     ptrdiff_t height, width     # outputs of a tile
+    ptrdiff_t between[3]        # taps
+    ptrdiff_t apart[3]          # pixels of a tile: as taps are, where there are more than one
     ptrdiff_t taps              # of a slice: 3 or 9
     ptrdiff_t grid[3]           # tiles of an image
     ptrdiff_t slices, row_slices
 
 
+cdef inline ptrdiff_t _tiles(ptrdiff_t size, ptrdiff_t outputs, ptrdiff_t apart) noexcept nogil:
+    """Tiles that cover `size` outputs of an axis."""
+    cdef ptrdiff_t rest = size % (outputs * apart)
+    return size // (outputs * apart) * apart + min(rest, apart)
+
+
+cdef inline ptrdiff_t tile_start(
+    ptrdiff_t tile, ptrdiff_t outputs, ptrdiff_t apart
+) noexcept nogil:
+    """The first output of a tile along an axis."""
+    return tile // apart * outputs * apart + tile % apart
+
+
 cdef inline form_t make_form(const pass_t *p, ptrdiff_t outputs) noexcept nogil:
     """The tiles of `outputs` (4 or 2) along each tiled axis."""
     cdef form_t f
+    cdef int a
     cdef bint flat = p.axis[1].taps != 3 or p.axis[2].taps != 3
     f.number = (2 if flat else 0) + (0 if outputs == 4 else 1)
     f.height, f.width = outputs, outputs
@@ -38,9 +57,16 @@ cdef inline form_t make_form(const pass_t *p, ptrdiff_t outputs) noexcept nogil:
     f.cols = f.width + 2 if f.width > 1 else 1
     f.points = <int> (f.rows * f.cols)
     f.taps = 3 if flat else 9
+    for a in range(3):
+        f.between[a] = p.axis[a].between if p.axis[a].between > 0 else -p.axis[a].between
+        f.apart[a] = 1
+    if f.height > 1:
+        f.apart[1] = f.between[1]
+    if f.width > 1:
+        f.apart[2] = f.between[2]
     f.grid[0] = p.axis[0].outputs
-    f.grid[1] = ceil_div(p.axis[1].outputs, f.height)
-    f.grid[2] = ceil_div(p.axis[2].outputs, f.width)
+    f.grid[1] = _tiles(p.axis[1].outputs, f.height, f.apart[1])
+    f.grid[2] = _tiles(p.axis[2].outputs, f.width, f.apart[2])
     f.row_slices = p.axis[1].taps if f.height == 1 else 1
     f.slices = p.axis[0].taps * f.row_slices
     return f
@@ -57,6 +83,12 @@ cdef struct blocks_t:
     ptrdiff_t tiles
 
 
+cdef inline ptrdiff_t _even(ptrdiff_t tiles, ptrdiff_t most, ptrdiff_t apart) noexcept nogil:
+    """Tiles of a block, where `most` are meant to be in one, so that all blocks are about as large;
+    interleaved tiles stay together."""
+    return ceil_div(ceil_div(tiles, ceil_div(tiles, most)), apart) * apart
+
+
 cdef inline blocks_t divide(const form_t *f, ptrdiff_t batch, ptrdiff_t most) noexcept nogil:
     """Blocks of about `most` tiles: whole images, else whole rows, else a piece of a row."""
     cdef blocks_t b
@@ -69,14 +101,12 @@ cdef inline blocks_t divide(const form_t *f, ptrdiff_t batch, ptrdiff_t most) no
         b.rows = f.grid[1]
     else:
         b.rows = max(most // b.cols, <ptrdiff_t> 1)
-    if b.cols > most:
-        b.cols = ceil_div(b.cols, ceil_div(b.cols, most))
+    b.images = _even(batch, b.images, 1)
+    b.rows = _even(f.grid[1], b.rows, f.apart[1])
+    b.cols = _even(f.grid[2], min(b.cols, most), f.apart[2])
     b.n_images = ceil_div(batch, b.images)
     b.n_rows = ceil_div(f.grid[1], b.rows)
     b.n_cols = ceil_div(f.grid[2], b.cols)
-    b.images = ceil_div(batch, b.n_images)
-    b.rows = ceil_div(f.grid[1], b.n_rows)
-    b.cols = ceil_div(f.grid[2], b.n_cols)
     b.count = b.n_images * f.grid[0] * b.n_rows * b.n_cols
     b.tiles = b.images * b.rows * b.cols
     return b
@@ -99,9 +129,10 @@ cdef inline place_t place_of(
 
 
 cdef struct window_t:
-    # What tiles see of an array: `rows` by `cols` pixels, tiles `step` apart from `least` on.
+    # What tiles see of an array from `least` on: `rows` by `cols` pixels, `apart`, for a tile's
+    # `outputs`.
     ptrdiff_t rows, cols
-    ptrdiff_t step[2]
+    ptrdiff_t outputs[3], apart[3]
     ptrdiff_t least[3]
     ptrdiff_t size[3]
     ptrdiff_t n, c
@@ -111,14 +142,20 @@ cdef struct window_t:
     bint spread                     # by which transform
 
 
+cdef inline ptrdiff_t window_span(const window_t *w, int axis, ptrdiff_t count) noexcept nogil:
+    """Pixels that the first `count` tiles of a block see along axis 1 or 2."""
+    cdef ptrdiff_t points = w.rows if axis == 1 else w.cols
+    return (
+        tile_start(count - 1, w.outputs[axis], w.apart[axis]) + (points - 1) * w.apart[axis] + 1)
+
+
 cdef inline void cover(
     const window_t *w, const place_t *at, ptrdiff_t shift, int axis, ptrdiff_t *lo, ptrdiff_t *hi
 ) noexcept nogil:
     """The part lo .. hi-1 of axis 1 or 2 that a block's tiles see, cut to the array."""
     cdef ptrdiff_t first = at.y if axis == 1 else at.x, count = at.rows if axis == 1 else at.cols
-    cdef ptrdiff_t step = w.step[axis - 1]
-    lo[0] = first * step + w.least[axis] + shift
-    hi[0] = lo[0] + (count - 1) * step + (w.rows if axis == 1 else w.cols)
+    lo[0] = tile_start(first, w.outputs[axis], w.apart[axis]) + w.least[axis] + shift
+    hi[0] = lo[0] + window_span(w, axis, count)
     lo[0] = min(max(lo[0], <ptrdiff_t> 0), w.size[axis])
     hi[0] = max(min(hi[0], w.size[axis]), lo[0])
 
@@ -161,7 +198,7 @@ cdef inline void read_tiles(
     cdef const floating *plane
     cdef const floating *row
     cdef ptrdiff_t y_lo, y_hi, x_lo, x_hi, y_stride, x_stride
-    cdef ptrdiff_t ty, tx, i, j, y, x, e
+    cdef ptrdiff_t ty, tx, top, left, i, j, y, x, e
     if not 0 <= z < w.size[0]:
         for ty in range(at.rows * at.cols):
             for e in range(points):
@@ -180,14 +217,16 @@ cdef inline void read_tiles(
         y_stride, x_stride = (x_hi - x_lo) * channels, channels
         plane = slab - y_lo * y_stride - x_lo * x_stride
     for ty in range(at.rows):
+        top = tile_start(at.y + ty, w.outputs[1], w.apart[1]) + w.least[1] + shift
         for tx in range(at.cols):
-            x = (at.x + tx) * w.step[1] + w.least[2]
+            left = tile_start(at.x + tx, w.outputs[2], w.apart[2]) + w.least[2]
             for i in range(w.rows):
-                y = (at.y + ty) * w.step[0] + w.least[1] + shift + i
+                y = top + i * w.apart[1]
                 row = plane + y * y_stride
                 for j in range(w.cols):
-                    if y_lo <= y < y_hi and x_lo <= x + j < x_hi:
-                        pixel[i * w.cols + j] = row + (x + j) * x_stride
+                    x = left + j * w.apart[2]
+                    if y_lo <= y < y_hi and x_lo <= x < x_hi:
+                        pixel[i * w.cols + j] = row + x * x_stride
                     else:
                         pixel[i * w.cols + j] = zeros
             if w.spread:
@@ -208,8 +247,8 @@ cdef inline void write_tiles(
     cdef floating *pixel[CYCONV_MOST_POINTS]
     cdef floating *plane
     cdef floating *base
-    cdef ptrdiff_t image, ty, tx, i, j, y, x, pitch = vectors * vl
-    cdef ptrdiff_t y_lo = at.y * f.height, x_lo = at.x * f.width
+    cdef ptrdiff_t image, ty, tx, top, left, i, j, y, x, pitch = vectors * vl
+    cdef ptrdiff_t y_lo = at.y * f.height, x_lo = at.x * f.width    # blocks begin where a tile does
     cdef ptrdiff_t y_hi = min(y_lo + at.rows * f.height, p.axis[1].outputs)
     cdef ptrdiff_t x_hi = min(x_lo + at.cols * f.width, p.axis[2].outputs)
     cdef ptrdiff_t y_stride = p.axis[1].result_stride, x_stride = p.axis[2].result_stride
@@ -222,11 +261,13 @@ cdef inline void write_tiles(
             y_stride, x_stride = cols * pitch, pitch
             base = slab - y_lo * y_stride - x_lo * x_stride
         for ty in range(at.rows):
+            top = tile_start(at.y + ty, f.height, f.apart[1])
             for tx in range(at.cols):
+                left = tile_start(at.x + tx, f.width, f.apart[2])
                 for i in range(f.height):
-                    y = y_lo + ty * f.height + i
+                    y = top + i * f.apart[1]
                     for j in range(f.width):
-                        x = x_lo + tx * f.width + j
+                        x = left + j * f.apart[2]
                         pixel[i * f.width + j] = (
                             base + y * y_stride + x * x_stride if y < y_hi and x < x_hi else dump)
                 transform_output(uk, f.number, vectors, m, m_point, bias, pixel, check)

@@ -150,6 +150,18 @@ def test_zip(isa, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_unzip(isa, dtype):
+    rng = np.random.default_rng(0)
+    for cols in (1, 2, 3, 7, 15, 16, 17, 33, 64):
+        source = rng.standard_normal((3, cols)).astype(DTYPES[dtype])
+        even, odd = np.full((2, 3, (cols + 1) // 2), np.nan, DTYPES[dtype])
+        _ukernels.unzipped(source, even, odd)
+        np.testing.assert_array_equal(even, source[:, ::2])
+        np.testing.assert_array_equal(odd[:, : cols // 2], source[:, 1::2])
+        assert np.isnan(odd[:, cols // 2 :]).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_products_of_streams(isa, dtype):
     rng = np.random.default_rng(0)
     lanes = _ukernels.tile(dtype)[1]

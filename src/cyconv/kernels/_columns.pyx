@@ -24,8 +24,8 @@ from ._passes cimport (
     pass_t, passes_t,
 )
 from ._planes cimport (
-    copy_planes, divide_planes, fill_slab, place, place_t, planes_t, result_place, slab_place,
-    store_rows,
+    HELD, copy_planes, divide_planes, fill_slab, forget_slabs, place, place_t, planes_t,
+    result_place, slab_place, store_rows,
 )
 from ._run cimport Run, epilogue_t, finish, run_t
 from ._ukernels cimport (
@@ -74,7 +74,7 @@ cdef blocks_t _divide(
         b.columns * all_.phases[1] * <ptrdiff_t> sizeof(ptrdiff_t))
     b.weight_at = 2 * b.filter_at
     b.private_at = b.weight_at + aligned(b.taps * <ptrdiff_t> sizeof(ptrdiff_t))
-    b.factor_at = aligned(b.planes.slab_elements * itemsize)
+    b.factor_at = HELD + aligned(b.planes.slab_elements * itemsize)
     plane = b.planes.rows * b.pitch
     if op == 2:
         b.result_at = b.factor_at + aligned(plane * itemsize)
@@ -159,7 +159,7 @@ cdef bint _block_task(
 ) noexcept nogil:
     """One block of one group; operands point at the group."""
     cdef const pass_t *p = &all_.each[0]
-    cdef floating *slab = <floating *> scratch
+    cdef floating *slab = <floating *> (scratch + HELD)
     cdef floating *filter = <floating *> (scratch + b.factor_at)
     cdef floating *c = <floating *> (scratch + b.result_at)
     cdef const ptrdiff_t *column = <const ptrdiff_t *> shared
@@ -221,6 +221,7 @@ cdef bint _run_passes(
     _list_columns(
         all_, &b, <ptrdiff_t *> run.scratch, <ptrdiff_t *> (run.scratch + b.filter_at),
         <ptrdiff_t *> (run.scratch + b.weight_at))
+    forget_slabs(run.scratch + b.private_at, b.private_nbytes, run.threads)
     for task in prange(b.planes.units * b.planes.count, num_threads=run.threads, schedule='static'):
         group = task % b.planes.units
         before = cyconv_flush_begin() if run.flush else 0
@@ -242,7 +243,7 @@ cdef void _gradient_task(
     double *totals
 ) noexcept nogil:
     """The totals of a group's taps over a segment of blocks; operands point at the group."""
-    cdef floating *slab = <floating *> scratch
+    cdef floating *slab = <floating *> (scratch + HELD)
     cdef floating *gradient = <floating *> (scratch + b.factor_at)
     cdef floating *sums = <floating *> (scratch + b.result_at)
     cdef double *folded = <double *> (scratch + b.fold_at)
@@ -299,6 +300,7 @@ cdef bint _run_gradient(
     cdef uint64_t before
     _list_columns(
         all_, &b, <ptrdiff_t *> scratch, <ptrdiff_t *> (scratch + b.filter_at), weight_offset)
+    forget_slabs(scratch + b.private_at, b.private_nbytes, threads)
     for task in prange(
         b.planes.units * b.segments, num_threads=threads, schedule='dynamic', chunksize=1
     ):

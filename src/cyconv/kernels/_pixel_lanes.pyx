@@ -25,7 +25,8 @@ from ._passes cimport (
     pass_t, passes_t,
 )
 from ._planes cimport (
-    copy_planes, divide_planes, fill_slab, place, place_t, planes_t, slab_place, store_rows,
+    HELD, copy_planes, divide_planes, fill_slab, forget_slabs, place, place_t, planes_t,
+    slab_place, store_rows,
 )
 from ._run cimport Run, epilogue_t, run_t
 from ._ukernels cimport (
@@ -77,7 +78,7 @@ cdef blocks_t _divide(
 
     lanes = b.planes.gang * b.planes.outputs
     b.private_at = aligned(2 * b.taps * b.planes.inputs * <ptrdiff_t> sizeof(ptrdiff_t))
-    b.factor_at = aligned(b.planes.slab_elements * itemsize)
+    b.factor_at = HELD + aligned(b.planes.slab_elements * itemsize)
     count = lanes * b.planes.inputs * b.taps
     if op == 2:
         b.result_at = b.factor_at + aligned(lanes * b.entries * b.nr * itemsize)
@@ -161,7 +162,7 @@ cdef bint _block_task(
 ) noexcept nogil:
     """One block of the groups of a task."""
     cdef const pass_t *p = &all_.each[0]
-    cdef floating *slab = <floating *> scratch
+    cdef floating *slab = <floating *> (scratch + HELD)
     cdef floating *weights = <floating *> (scratch + b.factor_at)
     cdef floating *c = <floating *> (scratch + b.result_at)
     cdef const ptrdiff_t *weight_offset = offset + b.taps * b.planes.inputs
@@ -212,6 +213,7 @@ cdef bint _run_passes(
     cdef ptrdiff_t task, bad = 0
     cdef uint64_t before
     _list_taps(all_, &b, offset, offset + b.taps * b.planes.inputs)
+    forget_slabs(run.scratch + b.private_at, b.private_nbytes, run.threads)
     for task in prange(b.planes.units * b.planes.count, num_threads=run.threads, schedule='static'):
         before = cyconv_flush_begin() if run.flush else 0
         if not _block_task(
@@ -256,7 +258,7 @@ cdef void _gradient_task(
     ptrdiff_t first_group, ptrdiff_t segment, double *totals
 ) noexcept nogil:
     """The totals of a task's groups over a segment of blocks, in the order of `_sum_taps`."""
-    cdef floating *slab = <floating *> scratch
+    cdef floating *slab = <floating *> (scratch + HELD)
     cdef floating *gradient = <floating *> (scratch + b.factor_at)
     cdef floating *sums = <floating *> (scratch + b.result_at)
     cdef double *folded = <double *> (scratch + b.fold_at)
@@ -325,6 +327,7 @@ cdef bint _run_gradient(
     cdef ptrdiff_t task, segment, k
     cdef uint64_t before
     _list_taps(all_, &b, offset, offset + b.taps * b.planes.inputs)
+    forget_slabs(scratch + b.private_at, b.private_nbytes, threads)
     memset(totals, 0, b.planes.units * b.segments * count * sizeof(double))
     for task in prange(
         b.planes.units * b.segments, num_threads=threads, schedule='dynamic', chunksize=1

@@ -11,13 +11,14 @@ from cython cimport floating
 from libc.string cimport memset
 
 from ._geometry cimport geometry_t
-from ._passes cimport axis_t, ceil_div, pass_t, passes_t
+from ._passes cimport LINE, axis_t, ceil_div, pass_t, passes_t
 from ._patches cimport valid_range
 from ._run cimport epilogue_t, finish
-from ._ukernels cimport cyconv_ukernels, move, transpose, zip_rows
+from ._ukernels cimport cyconv_ukernels, move, transpose, unzip_rows, zip_rows
 
 
 cdef enum:
+    HELD = LINE                 # bytes before a slab: which block it holds
     SLAB_BYTES = 20480          # of a block: it should stay in the first cache level
     MOST_COLUMNS = 512          # of a block
 
@@ -131,21 +132,70 @@ cdef inline void copy_planes(
                 uk, rows, cols, source + c * channel, row, pixel, target + c * plane, pitch, 1)
 
 
+cdef struct held_t:
+    ptrdiff_t z, y, x, channels
+
+
+cdef inline void forget_slabs(char *slabs, ptrdiff_t nbytes, int threads) noexcept nogil:
+    """Nothing is known of what the slabs hold, one each `nbytes`; HELD bytes are before each."""
+    cdef int thread
+    for thread in range(threads):
+        (<held_t *> (slabs + thread * nbytes)).channels = -1
+
+
+cdef inline void _clear(
+    const planes_t *b, const place_t *at, ptrdiff_t channels, floating *slab
+) noexcept nogil:
+    """Zeros where the next block has no source: they are there if the last one lay alike."""
+    cdef held_t *held = <held_t *> (<char *> slab - HELD)
+    if held.z != at.z or held.y != at.y or held.x != at.x or held.channels != channels:
+        memset(slab, 0, b.slab_elements * sizeof(floating))
+        held.z, held.y, held.x, held.channels = at.z, at.y, at.x, channels
+
+
+cdef inline void split_planes(
+    const cyconv_ukernels *uk, ptrdiff_t channels, ptrdiff_t rows, ptrdiff_t lo, ptrdiff_t hi,
+    const floating *source, ptrdiff_t channel, ptrdiff_t row, floating *target, ptrdiff_t plane,
+    ptrdiff_t pitch, ptrdiff_t half
+) noexcept nogil:
+    """Columns lo .. hi-1 by turns to two planes, `half` from each other."""
+    cdef floating *first = target + lo // 2
+    cdef floating *second = first + half
+    cdef ptrdiff_t c
+    if lo % 2:
+        first, second = second, first + 1
+    for c in range(channels):
+        unzip_rows(
+            uk, rows, hi - lo, source + c * channel + lo, row, first + c * plane,
+            second + c * plane, pitch)
+
+
 cdef inline void fill_slab(
     const pass_t *p, const planes_t *b, const cyconv_ukernels *uk, const place_t *at,
     const floating *source, ptrdiff_t channels, floating *slab
 ) noexcept nogil:
-    """The part of an image that a block sees; source points at the first of its channels."""
+    """The part of an image that a block sees; source points at the first of its channels. There are
+    HELD bytes before the slab, see `forget_slabs`."""
     cdef const axis_t *axis = p.axis
     cdef ptrdiff_t z0 = at.z * axis[0].step + b.least[0], z, ry, rx, y_lo, y_hi, x_lo, x_hi
     cdef ptrdiff_t y0 = at.y * axis[1].step + b.least[1], x0 = at.x * axis[2].step + b.least[2]
     source += at.n * p.source_n
-    memset(slab, 0, b.slab_elements * sizeof(floating))
+    _clear(b, at, channels, slab)
     for z in range(b.high[0]):
         if not 0 <= z0 + z < axis[0].size:
             continue
         for ry in range(b.step[1]):
             valid_range(y0 + ry, b.step[1], axis[1].size, b.high[1], &y_lo, &y_hi)
+            if b.step[2] == 2 and axis[2].source_stride == 1:
+                valid_range(x0, 1, axis[2].size, 2 * b.high[2], &x_lo, &x_hi)
+                split_planes(
+                    uk, channels, y_hi - y_lo, x_lo, x_hi,
+                    source + (z0 + z) * axis[0].source_stride
+                    + (y0 + ry + y_lo * b.step[1]) * axis[1].source_stride + x0,
+                    p.source_c, b.step[1] * axis[1].source_stride,
+                    slab + ((z * b.step[1] + ry) * 2 * b.high[1] + y_lo) * b.high[2],
+                    b.plane, b.high[2], b.high[1] * b.high[2])
+                continue
             for rx in range(b.step[2]):
                 valid_range(x0 + rx, b.step[2], axis[2].size, b.high[2], &x_lo, &x_hi)
                 copy_planes(

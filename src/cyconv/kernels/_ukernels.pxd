@@ -43,6 +43,9 @@ cdef extern from "ukernel/ukernel.h" nogil:
         void (*zip_f32)(
             ptrdiff_t rows, ptrdiff_t cols, const float *even, const float *odd, ptrdiff_t src_row,
             float *dst, ptrdiff_t dst_row) noexcept nogil
+        void (*unzip_f32)(
+            ptrdiff_t rows, ptrdiff_t cols, const float *src, ptrdiff_t src_row, float *even,
+            float *odd, ptrdiff_t dst_row) noexcept nogil
         void (*slide_f32)(
             int taps, int step, int pixels, ptrdiff_t depth, const float *x, const ptrdiff_t *row,
             ptrdiff_t pixel, const float *filter, const ptrdiff_t *filter_row, ptrdiff_t lo,
@@ -60,6 +63,9 @@ cdef extern from "ukernel/ukernel.h" nogil:
         void (*zip_f64)(
             ptrdiff_t rows, ptrdiff_t cols, const double *even, const double *odd,
             ptrdiff_t src_row, double *dst, ptrdiff_t dst_row) noexcept nogil
+        void (*unzip_f64)(
+            ptrdiff_t rows, ptrdiff_t cols, const double *src, ptrdiff_t src_row, double *even,
+            double *odd, ptrdiff_t dst_row) noexcept nogil
         void (*slide_f64)(
             int taps, int step, int pixels, ptrdiff_t depth, const double *x, const ptrdiff_t *row,
             ptrdiff_t pixel, const double *filter, const ptrdiff_t *filter_row, ptrdiff_t lo,
@@ -188,6 +194,16 @@ cdef inline void zip_rows(
         uk.zip_f32(rows, cols, even, odd, src_row, dst, dst_row)
     else:
         uk.zip_f64(rows, cols, even, odd, src_row, dst, dst_row)
+
+
+cdef inline void unzip_rows(
+    const cyconv_ukernels *uk, ptrdiff_t rows, ptrdiff_t cols, const floating *src,
+    ptrdiff_t src_row, floating *even, floating *odd, ptrdiff_t dst_row
+) noexcept nogil:
+    if floating is float:
+        uk.unzip_f32(rows, cols, src, src_row, even, odd, dst_row)
+    else:
+        uk.unzip_f64(rows, cols, src, src_row, even, odd, dst_row)
 
 
 cdef inline void slide(

@@ -193,6 +193,20 @@ def zipped(
         &target[0, 0], target.shape[1])
 
 
+def unzipped(
+    const floating[:, ::1] source not None, floating[:, ::1] even not None,
+    floating[:, ::1] odd not None,
+):
+    """Run one `unzip`: even and odd get the columns of source by turns."""
+    if (even.shape[0], even.shape[1]) != (odd.shape[0], odd.shape[1]):
+        raise ValueError("even and odd must have one shape")
+    if source.shape[0] != even.shape[0] or (source.shape[1] + 1) // 2 > even.shape[1]:
+        raise ValueError("the shape of source does not fit")
+    unzip_rows(
+        _active, source.shape[0], source.shape[1], &source[0, 0], source.shape[1], &even[0, 0],
+        &odd[0, 0], even.shape[1])
+
+
 def transposed(const floating[:, :] source not None, floating[:, :] target not None):
     """Run one `transpose`: target[j, i] = source[i, j], both with contiguous rows."""
     cdef ptrdiff_t size = source.itemsize

@@ -161,6 +161,43 @@ ALWAYS_INLINE void NAME(move_row)(ptrdiff_t cols, const REAL *src, REAL *dst)
     *(NAME(vec) *)(dst + x) = *(const NAME(vec) *)(src + x);
 }
 
+/* One row of `unzip`: a last pair of vectors that overlap their neighbours. */
+ALWAYS_INLINE void NAME(unzip_row)(ptrdiff_t pairs, const REAL *src, REAL *even, REAL *odd)
+{
+    ptrdiff_t x = 0;
+#ifdef HAS_SHUFFLE
+    if (pairs >= VL) {
+        NAME(mask) first, second;
+        UNROLL for (int i = 0; i < VL; i++) {
+            first[i] = 2 * i;
+            second[i] = 2 * i + 1;
+        }
+        for (; x < pairs; x += VL) {
+            const ptrdiff_t at = x + VL <= pairs ? x : pairs - VL;
+            const NAME(reg) a = *(const NAME(vec) *)(src + 2 * at);
+            const NAME(reg) b = *(const NAME(vec) *)(src + 2 * at + VL);
+            *(NAME(vec) *)(even + at) = __builtin_shuffle(a, b, first);
+            *(NAME(vec) *)(odd + at) = __builtin_shuffle(a, b, second);
+        }
+        return;
+    }
+#endif
+    for (; x < pairs; x++) {
+        even[x] = src[2 * x];
+        odd[x] = src[2 * x + 1];
+    }
+}
+
+static void NAME(unzip)(ptrdiff_t rows, ptrdiff_t cols, const REAL *src, ptrdiff_t src_row, REAL *even,
+                        REAL *odd, ptrdiff_t dst_row)
+{
+    for (ptrdiff_t y = 0; y < rows; y++, src += src_row, even += dst_row, odd += dst_row) {
+        NAME(unzip_row)(cols / 2, src, even, odd);
+        if (cols % 2)
+            even[cols / 2] = src[cols - 1];
+    }
+}
+
 /* One row of `move` that takes every second element. The second load begins an element early, so that
  * nothing behind the last element is read. */
 ALWAYS_INLINE void NAME(halve_row)(ptrdiff_t cols, const REAL *src, REAL *dst)

@@ -22,6 +22,7 @@
  * collect: dst[i*nv*vl + j] = src[i*src_row + j]  for i < rows, j < nv*vl. No overlap.
  * move: dst[y*dst_row + x*dst_step] = src[y*src_row + x*src_step]  for y < rows, x < cols. No overlap.
  * zip: dst[y*dst_row + 2x] = even[y*src_row + x], dst[.. + 2x + 1] = odd[..], cols elements a row.
+ * unzip: even[y*dst_row + x] = src[y*src_row + 2x], odd[..] = src[.. + 2x + 1], cols elements a row.
  *
  * slide: a strip of `pixels` <= strip outputs of one vector of channels. With j < pixels, r < depth
  * rows of the filter, k < taps and lo <= j*step + k < hi (columns outside are left out, not read),
@@ -80,6 +81,8 @@ typedef struct {
                      ptrdiff_t src_step, float *dst, ptrdiff_t dst_row, ptrdiff_t dst_step);
     void (*zip_f32)(ptrdiff_t rows, ptrdiff_t cols, const float *even, const float *odd,
                     ptrdiff_t src_row, float *dst, ptrdiff_t dst_row);
+    void (*unzip_f32)(ptrdiff_t rows, ptrdiff_t cols, const float *src, ptrdiff_t src_row, float *even,
+                      float *odd, ptrdiff_t dst_row);
     void (*slide_f32)(int taps, int step, int pixels, ptrdiff_t depth, const float *x,
                       const ptrdiff_t *row, ptrdiff_t pixel, const float *filter,
                       const ptrdiff_t *filter_row, ptrdiff_t lo, ptrdiff_t hi,
@@ -94,6 +97,8 @@ typedef struct {
                      ptrdiff_t src_step, double *dst, ptrdiff_t dst_row, ptrdiff_t dst_step);
     void (*zip_f64)(ptrdiff_t rows, ptrdiff_t cols, const double *even, const double *odd,
                     ptrdiff_t src_row, double *dst, ptrdiff_t dst_row);
+    void (*unzip_f64)(ptrdiff_t rows, ptrdiff_t cols, const double *src, ptrdiff_t src_row, double *even,
+                      double *odd, ptrdiff_t dst_row);
     void (*slide_f64)(int taps, int step, int pixels, ptrdiff_t depth, const double *x,
                       const ptrdiff_t *row, ptrdiff_t pixel, const double *filter,
                       const ptrdiff_t *filter_row, ptrdiff_t lo, ptrdiff_t hi,

@@ -41,7 +41,7 @@ FLOORS = (
         "request",
     ),
     ("kernels._planes", "kernels._slabs", "kernels._winograd_tiles"),
-    ("kernels._panels",),
+    ("kernels._few_pixels", "kernels._panels"),
     ("kernels._winograd_weights",),
     ("kernels._winograd_plan",),
     (

@@ -33,6 +33,9 @@ _TILED_PENALTY = 1.1
 # Weight gradients also pack dy, and add up the sums of blocks.
 _GRADIENT_PENALTY = 1.1
 _FEW = 8
+# At most so many pixels are lanes of a product, where there are so many filters for each.
+_FEW_PIXELS = 64
+_FEW_SHARE = 4
 # Seconds for each element that is moved: streamed through a cache, transposed in small blocks,
 # gathered with a stride, copied into columns and read back by BLAS.
 _STREAMED = 0.25e-9
@@ -46,7 +49,10 @@ _TILE = 0.3e-6
 # Seconds for each point of a filter that is transformed, and for each tap that is gathered for it,
 # or scattered from it.
 _FILTER_POINT = 0.1e-9
-_FILTER_TAP = {"fwd": 0.5e-9, "dx": 0.5e-9, "dw": 1.5e-9}
+_FILTER_TAP = {
+    "nchw": {"fwd": 0.5e-9, "dx": 0.5e-9, "dw": 1.5e-9},
+    "nhwc": {"fwd": 0.9e-9, "dx": 0.8e-9, "dw": 1.5e-9},
+}
 # Tiles of transforms are judged by this workspace, whatever a call has.
 _UNLIMITED = 2**26
 # Scalar loops.
@@ -66,6 +72,10 @@ def _moved(problem: ConvProblem) -> int:
 
 
 def _implicit_gemm(problem: ConvProblem, prepared: bool = False) -> float:
+    pixels = problem.batch * prod(problem.out_size)
+    few = pixels <= _FEW_PIXELS and pixels * _FEW_SHARE <= problem.c_out // problem.groups
+    if few and problem.op == "fwd" and not prepared:
+        return _few_pixels(problem, pixels)
     channels = (problem.c_in if problem.op == "dx" else problem.c_out) // problem.groups
     vector = _ukernels.tile("f64" if problem.dtype == "f64" else "f32")[1]
     full, rest = divmod(channels, 2 * vector)
@@ -83,6 +93,16 @@ def _implicit_gemm(problem: ConvProblem, prepared: bool = False) -> float:
     if problem.layout == "nhwc" and problem.groups > 1:
         moved = _moved(problem) * _GATHERED
     return product + moved
+
+
+def _few_pixels(problem: ConvProblem, pixels: int) -> float:
+    """Seconds where pixels are the lanes, and patches are packed instead of weights."""
+    vector = _ukernels.tile("f64" if problem.dtype == "f64" else "f32")[1]
+    product = (
+        problem.macs * ceil(pixels / vector) * vector / pixels / (_GEMM_SHARE * _peak(problem))
+    )
+    patches = pixels * problem.c_in * prod(problem.kernel)
+    return product + _moved(problem) * _STREAMED + patches * _GATHERED
 
 
 def _depthwise(problem: ConvProblem) -> float:
@@ -144,7 +164,9 @@ def _winograd_tiles(problem: ConvProblem, outputs: int, prepared: bool) -> float
     lanes, depth = (co, ci) if problem.op == "fwd" else (ci, co)
     products = points * tiles * slices * depth * ceil(lanes / vector) * vector
     transformed = points * tiles * (slices * ceil(ci / vector) + ceil(co / vector)) * vector
-    filters = slices * ci * co * (points * _FILTER_POINT + 9 * _FILTER_TAP[problem.op])
+    filters = (
+        slices * ci * co * (points * _FILTER_POINT + 9 * _FILTER_TAP[problem.layout][problem.op])
+    )
     if prepared:
         filters = slices * ci * co * points * _STREAMED
     return (

@@ -9,7 +9,8 @@ One sum serves all three operators. With rows i, lanes j and depth k,
     weight backward  rows = (tap, channel), lanes = channels of dy, depth = pixels
 
 A is a slab of a block of pixels (`_slabs`). B is packed: weights in panels of a few vectors of
-lanes, or dy.
+lanes, or dy. Where pixels are few, and weights not packed already, the patches are packed instead,
+and the weights read as they lie (`_few_pixels`).
 
 Each element is summed over depth in one order, whatever the threads, tiles or batch are. Weight
 gradients are summed block by block of pixels, and folded into float64 every few blocks. Data
@@ -24,6 +25,7 @@ from libc.string cimport memset
 
 cimport numpy as cnp
 
+from ._few_pixels cimport few_t, plan_few, run_few
 from ._geometry cimport Geometry, geometry_t
 from ._panels cimport pack_panels
 from ._passes cimport (
@@ -355,7 +357,7 @@ cdef inline ptrdiff_t _count(const geometry_t *g, int op) noexcept nogil:
 
 
 cdef bint _run(
-    const geometry_t *g, const run_t *c, const cyconv_ukernels *uk, floating *x
+    const geometry_t *g, const run_t *c, const cyconv_ukernels *uk, bint prepared, floating *x
 ) noexcept nogil:
     cdef floating *w = <floating *> c.w
     cdef floating *y = <floating *> c.y
@@ -363,10 +365,12 @@ cdef bint _run(
     cdef const floating *given = <const floating *> c.packed
     cdef pass_t p
     cdef blocks_t b
+    cdef few_t few
     cdef ptrdiff_t group, phase
     cdef floating *filters
     cdef floating *inputs
     cdef floating *outputs
+    cdef const floating *start = NULL
     for group in range(g.groups):
         inputs = x + group * g.ci * g.x_c
         outputs = y + group * g.co * g.y_c
@@ -374,13 +378,19 @@ cdef bint _run(
         for phase in range(_count(g, c.op)):
             if not _pass(g, c.op, phase, &p):
                 continue
+            if bias != NULL:
+                start = bias + group * p.lanes
+            if c.op == 0 and not prepared and plan_few(
+                &p, uk, sizeof(floating), c.limit, c.threads, &few
+            ):
+                run_few(&p, &few, uk, inputs, filters, start, outputs, c)
+                continue
             b = divide_blocks(&p, c.op, uk, sizeof(floating), c.limit, c.threads)
             b.flush = c.flush
             if c.op == 2:
                 _run_gradient(&p, g, &b, uk, inputs, outputs, filters, c.scratch, c.threads)
             elif not _run_pass(
-                &p, &b, uk, outputs if c.op == 1 else inputs, filters, given,
-                bias + group * p.lanes if bias != NULL else NULL,
+                &p, &b, uk, outputs if c.op == 1 else inputs, filters, given, start,
                 inputs if c.op == 1 else outputs, c.op == 1, c
             ):
                 return False
@@ -418,10 +428,26 @@ def workspace(Geometry geometry not None, str op, ptrdiff_t limit, int threads):
     cdef ptrdiff_t itemsize = 8 if geometry.double_precision else 4, most = 0, phase
     cdef int code = OPERATORS[op]
     cdef pass_t p
+    cdef few_t few
     for phase in range(_count(g, code)):
-        if _pass(g, code, phase, &p):
+        if not _pass(g, code, phase, &p):
+            continue
+        if (
+            code == 0 and not geometry.prepared
+            and plan_few(&p, active(), itemsize, limit, threads, &few)
+        ):
+            most = max(most, few.nbytes)
+        else:
             most = max(most, divide_blocks(&p, code, active(), itemsize, limit, threads).nbytes)
     return most
+
+
+def is_turned(Geometry geometry not None, ptrdiff_t limit, int threads):
+    """Return whether forward packs the patches rather than the weights."""
+    cdef pass_t p = forward_pass(&geometry.c)
+    cdef few_t few
+    return not geometry.prepared and plan_few(
+        &p, active(), 8 if geometry.double_precision else 4, limit, threads, &few)
 
 
 def packing(Geometry geometry not None, str op):
@@ -472,7 +498,9 @@ def run(Run call not None):
     call.needs(workspace(call.geometry, call.problem.op, call.c.limit, call.c.threads))
     with nogil:
         if call.geometry.double_precision:
-            done = _run[double](&call.geometry.c, &call.c, uk, <double *> call.c.x)
+            done = _run[double](
+                &call.geometry.c, &call.c, uk, call.geometry.prepared, <double *> call.c.x)
         else:
-            done = _run[float](&call.geometry.c, &call.c, uk, <float *> call.c.x)
+            done = _run[float](
+                &call.geometry.c, &call.c, uk, call.geometry.prepared, <float *> call.c.x)
     return done

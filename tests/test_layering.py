@@ -32,6 +32,7 @@ FLOORS = (
         "kernels._ukernels",
         "kernels.blas_threads",
         "split",
+        "windows",
     ),
     (
         "kernels._passes",
@@ -77,7 +78,14 @@ FLOORS = (
     ("tune",),
     ("gpu.module", "gpu.params"),
     ("gpu.base", "gpu.phases", "gpu.sums", "gpu.tiles"),
-    ("gpu.activations", "gpu.depthwise", "gpu.direct", "gpu.im2col", "gpu.implicit_gemm"),
+    (
+        "gpu.activations",
+        "gpu.depthwise",
+        "gpu.direct",
+        "gpu.im2col",
+        "gpu.implicit_gemm",
+        "gpu.pooling",
+    ),
     ("gpu.strategies",),
     ("gpu.select",),
     ("gpu.tune",),

@@ -468,8 +468,8 @@ def _same(name):
 
 
 for _name in (
-    "broadcast_to", "expand_dims", "full_like", "maximum", "moveaxis", "ones", "ones_like",
-    "put_along_axis", "take_along_axis", "zeros_like",
+    "broadcast_to", "expand_dims", "full", "full_like", "maximum", "moveaxis", "ones", "ones_like",
+    "pad", "put_along_axis", "take_along_axis", "where", "zeros_like",
 ):  # fmt: skip
     globals()[_name] = _same(_name)
 

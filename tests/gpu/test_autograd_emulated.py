@@ -173,5 +173,3 @@ def test_places_do_not_mix(cupy):
         nn.BatchNorm2d(3)(x)
     with pytest.raises(TypeError, match=r"x is a cupy.ndarray, weight is a ndarray"):
         autograd.batch_norm(x, B[:3])
-    with pytest.raises(cyconv.UnsupportedError, match="pooling"):
-        autograd.max_pool(2, x, 2)

@@ -12,84 +12,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import arguments, functional
-from ..devices import refuse_gpu
-from ..errors import ShapeError
+from .. import functional
+from ..devices import entered, on_gpu
 from ..kernels import _pooling
 from ..kernels._memory import Recycling
 from ..operands import Array, as_array, result_dtype
 from ..settings import resolve
+from ..windows import Windows, windows_of
 from .tape import Operator, raw
 
 _PARALLEL_CELLS = 32768  # fewer results are not worth a second thread
 
 
-class _Windows(NamedTuple):
-    """Windows over the spatial axes of an input, one entry per axis."""
-
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
-    size: tuple[int, ...]
-    out: tuple[int, ...]
-    first: bool  # channels first
-
-    @property
-    def ndim(self) -> int:
-        return len(self.kernel)
-
-
-def _host_array(x: Any) -> Array:
-    array = as_array("x", raw(x))
-    refuse_gpu("pooling", "x", array)
-    return array
-
-
-def _windows(
-    rank: int,
-    x: Array,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    ceil_mode: bool,
-    layout: str,
-) -> _Windows:
-    """Check the arguments of a pooling call and count its windows."""
-    if x.ndim not in (rank + 1, rank + 2):
-        raise ShapeError(
-            f"x must have {rank + 2} axes, or {rank + 1} without a batch, not {x.ndim}: {x.shape}"
-        )
-    kernel = arguments.per_axis("kernel_size", kernel_size, rank, 1)
-    stride = kernel if stride is None else stride
-    params = arguments.parameters(rank, stride, padding, dilation, 1, layout)
-    first = params.layout == "nchw"
-    end = x.ndim - (not first)
-    size = x.shape[end - rank : end]
-    pairs = arguments.resolve_padding(params, size, kernel)
-    out = []
-    for axis in range(rank):
-        n, s, (lo, hi) = size[axis], params.stride[axis], pairs[axis]
-        extent = params.dilation[axis] * (kernel[axis] - 1) + 1
-        if max(lo, hi) > extent // 2:
-            raise ValueError(
-                f"padding {(lo, hi)} of spatial axis {axis} is more than half of the window's "
-                f"extent {extent}"
-            )
-        room = n + lo + hi - extent
-        count = (-(-room // s) if ceil_mode else room // s) + 1
-        if ceil_mode and (count - 1) * s >= n + lo:
-            count -= 1  # a window that starts behind the input and the padding before it
-        if count < 1 or n == 0:
-            raise ShapeError(
-                f"no output along spatial axis {axis}: the input size {n} with padding "
-                f"{(lo, hi)} is smaller than the window's extent {extent}"
-            )
-        out.append(count)
-    if prod(size) >= 2**31:
-        raise ShapeError(f"x of shape {x.shape} has 2**31 cells a channel or more")
-    return _Windows(kernel, params.stride, params.dilation, pairs, size, tuple(out), first)
+def _array(x: Any) -> Array:
+    return as_array("x", raw(x))
 
 
 # --- maximum --------------------------------------------------------------------------------------
@@ -101,13 +37,12 @@ class _Largest(NamedTuple):
     value: Array
     place: Array
     shape: tuple[int, ...]  # of the input
-    first: bool
-    ndim: int
+    windows: Windows
 
     def volumes(self, array: Array) -> Array:
         """Read an array as (images and channels, cells, 1) or (images, cells, channels)."""
-        shape, n = array.shape, self.ndim
-        if self.first:
+        shape, n = array.shape, self.windows.ndim
+        if self.windows.first:
             return array.reshape(-1, prod(shape[len(shape) - n :]), 1)
         return array.reshape(-1, prod(shape[-1 - n : -1]), shape[-1])
 
@@ -121,14 +56,18 @@ def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype if dtype in (np.float32, np.float64) else np.dtype(np.float32)
 
 
-def _find_largest(x: Array, windows: _Windows) -> _Largest:
+def _find_largest(x: Array, windows: Windows) -> _Largest:
+    if on_gpu(x):
+        from .. import gpu
+
+        with entered(x):
+            return _Largest(*gpu.largest(x, windows), x.shape, windows)
     ndim, dtype = windows.ndim, _wide(x.dtype)
-    lead = x.shape[: x.ndim - ndim] if windows.first else x.shape[: x.ndim - ndim - 1]
+    shape = windows.result_shape(x.shape)
     channels = 1 if windows.first else x.shape[-1]
-    shape = (*lead, *windows.out) if windows.first else (*lead, *windows.out, channels)
     value, place = np.empty(shape, dtype), np.empty(shape, np.intc)
     ones, zeros = (1,) * (3 - ndim), (0,) * (3 - ndim)
-    images = prod(lead)
+    images = prod(shape) // (prod(windows.out) * max(channels, 1))
     _pooling.forward(
         np.ascontiguousarray(x, dtype).reshape(images, *ones, *windows.size, channels),
         (*ones, *windows.kernel),
@@ -140,7 +79,7 @@ def _find_largest(x: Array, windows: _Windows) -> _Largest:
         place.reshape(images, *ones, *windows.out, channels),
         _threads(value.size),
     )
-    return _Largest(value.astype(x.dtype, copy=False), place, x.shape, windows.first, ndim)
+    return _Largest(value.astype(x.dtype, copy=False), place, x.shape, windows)
 
 
 def _pick(x: Array, *, found: _Largest) -> Array:
@@ -150,6 +89,11 @@ def _pick(x: Array, *, found: _Largest) -> Array:
 
 
 def _put_back(g: Array, *, found: _Largest) -> Array:
+    if on_gpu(g):
+        from .. import gpu
+
+        with entered(g):
+            return gpu.put_back(g, found.place, found.shape, found.windows)  # type: ignore[no-any-return]
     dtype = _wide(g.dtype)
     result = np.empty(found.shape, dtype)
     _pooling.scatter(
@@ -216,9 +160,11 @@ def max_pool(
     -----
     Of equal values in a window the first gets the gradient, as in PyTorch.
     """
-    array = _host_array(x)
+    array = _array(x)
     result_dtype(x=array)
-    windows = _windows(rank, array, kernel_size, stride, padding, dilation, ceil_mode, layout)
+    windows = windows_of(
+        rank, array.shape, kernel_size, stride, padding, dilation, ceil_mode, layout
+    )
     with Recycling():
         found = _find_largest(array, windows)
     return largest(x, found=found)
@@ -227,7 +173,7 @@ def max_pool(
 # --- average --------------------------------------------------------------------------------------
 
 
-def _counts(windows: _Windows, count_include_pad: bool) -> list[Array]:
+def _counts(windows: Windows, count_include_pad: bool) -> list[Array]:
     """How many cells each window counts along each axis: those of the input, and of the padding."""
     counts = []
     for n, k, s, d, (lo, hi), out in zip(
@@ -269,9 +215,9 @@ def avg_pool(
     ShapeError, ValueError, TypeError
         As for `max_pool`.
     """
-    array = _host_array(x)
+    array = _array(x)
     dtype = result_dtype(x=array)
-    windows = _windows(rank, array, kernel_size, stride, padding, 1, ceil_mode, layout)
+    windows = windows_of(rank, array.shape, kernel_size, stride, padding, 1, ceil_mode, layout)
     counts = _counts(windows, count_include_pad)
     uniform = all((count == k).all() for count, k in zip(counts, windows.kernel, strict=True))
     channels = array.shape[array.ndim - rank - 1] if windows.first else array.shape[-1]
@@ -282,7 +228,8 @@ def avg_pool(
         )
     )
     shape = (channels, 1, *windows.kernel) if windows.first else (channels, *windows.kernel, 1)
-    weight = np.full(shape, 1 / prod(windows.kernel) if uniform else 1, dtype)
+    with entered(array) as xp:
+        weight = xp.full(shape, 1 / prod(windows.kernel) if uniform else 1, dtype)
     y = functional.conv_forward(
         x, weight, stride=windows.stride, padding=ends, groups=channels, layout=layout
     )
@@ -291,4 +238,5 @@ def avg_pool(
     share = np.ones(())
     for count in counts:
         share = share[..., None] / count
-    return y * (share if windows.first else share[..., None]).astype(dtype)
+    with entered(array) as xp:
+        return y * xp.asarray(share if windows.first else share[..., None], dtype)

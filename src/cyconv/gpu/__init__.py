@@ -23,10 +23,20 @@ from .activations import activate
 from .base import Run
 from .module import Device, current_device
 from .params import ACTIVATIONS, counts_fit
+from .pooling import largest, put_back
 from .strategies import GPU
 from .sums import bias_gradient
 
-__all__ = ["Outlook", "activated", "bias_gradient", "counts_fit", "look", "run"]
+__all__ = [
+    "Outlook",
+    "activated",
+    "bias_gradient",
+    "counts_fit",
+    "largest",
+    "look",
+    "put_back",
+    "run",
+]
 
 
 def run(problem: ConvProblem, settings: Config, operands: Operands) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import activations, depthwise, direct, im2col, implicit_gemm, sums
+from . import activations, depthwise, direct, im2col, implicit_gemm, pooling, sums
 from .base import Strategy
 from .depthwise import Depthwise
 from .direct import Direct
@@ -20,5 +20,6 @@ KERNELS: tuple[Kernel, ...] = (
     *direct.KERNELS,
     *im2col.KERNELS,
     *implicit_gemm.KERNELS,
+    *pooling.KERNELS,
     *sums.KERNELS,
 )

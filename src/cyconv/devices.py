@@ -32,6 +32,17 @@ def namespace(array: Any) -> Any:
     return cupy() if on_gpu(array) else np
 
 
+def on_host(array: Any) -> Any:
+    """Return an array in the processor's memory: a copy of what is on a GPU."""
+    return array.get() if on_gpu(array) else np.asarray(array)
+
+
+def beside(array: Any, value: Any) -> Any:
+    """Return a value, of the processor's memory, as an array where another array lies."""
+    with entered(array) as module:
+        return module.asarray(value)
+
+
 def special(name: str, x: Any, **keywords: Any) -> Any:
     """Apply a function of ``scipy.special``, or on a GPU of ``cupyx.scipy.special``."""
     home = "cupyx.scipy.special" if on_gpu(x) else "scipy.special"

@@ -310,7 +310,9 @@ def _checked(operator: str, operands: tuple[Any, ...], keywords: dict[str, Any])
 _OPERATORS = ("forward", "data_backward", "weight_backward", "transposed")
 
 
-def explain(*operands: Any, operator: str = "forward", **keywords: Any) -> Explanation:
+def explain(
+    *operands: Any, operator: str = "forward", device: str | None = None, **keywords: Any
+) -> Explanation:
     """Tell which strategy a call would take, and why.
 
     Parameters
@@ -320,12 +322,22 @@ def explain(*operands: Any, operator: str = "forward", **keywords: Any) -> Expla
         ``x, w[, bias]`` forward and transposed, ``dy, w, input_shape`` for data backward,
         ``x, dy, weight_shape`` for weight backward.
     operator : {"forward", "data_backward", "weight_backward", "transposed"}
+    device : {"cpu", "gpu"}, optional
+        What shapes are to be taken for: NumPy's arrays, or CuPy's on its current device. By default
+        where the arrays are, for shapes alone the CPU.
     **keywords
         Those of the call.
 
     Returns
     -------
     Explanation
+
+    Raises
+    ------
+    TypeError
+        If an array lies elsewhere than `device` says.
+    GpuError
+        If `device` is ``"gpu"`` and CuPy has not been imported, or its device is too old.
 
     Examples
     --------
@@ -338,12 +350,17 @@ def explain(*operands: Any, operator: str = "forward", **keywords: Any) -> Expla
         raise ValueError(f"operator must be one of {', '.join(_OPERATORS)}, not {operator!r}")
     if not 2 <= len(operands) <= 3:
         raise TypeError(f"explain() takes two or three operands, not {len(operands)}")
+    _check_device(device, operands[:2])
     checked = _checked(operator, operands, dict(keywords))
     problem = checked.problem
     arrays = [a for a in (checked.x, checked.w, checked.y) if a is not None]
     if on_gpu(arrays[0]):
         with entered(arrays[0]):
             return _explained_on_gpu(problem, checked.settings)
+    if device == "gpu":
+        strategy, threads = keywords.get("strategy"), keywords.get("threads")
+        settings = resolve(problem.op, check_strategy("strategy", strategy), threads, "GPU")
+        return _explained_on_gpu(problem, settings)
     strides = _strides(checked, [_is_shape(value) for value in operands[:2]])
     settings = _known_settings(problem, checked.settings)
     bound = bind(problem, settings, strides)
@@ -373,6 +390,17 @@ def explain(*operands: Any, operator: str = "forward", **keywords: Any) -> Expla
         problem.flop,
         bound.threads,
     )
+
+
+def _check_device(device: str | None, operands: tuple[Any, ...]) -> None:
+    """Check that arrays, if there are any, lie where `device` says."""
+    if device is None:
+        return
+    _device("device", device)
+    for i, value in enumerate(operands):
+        if not _is_shape(value) and on_gpu(value) != (device == "gpu"):
+            kind = "a cupy.ndarray" if on_gpu(value) else f"a {type(value).__name__}"
+            raise TypeError(f"operand {i} is {kind}, but device={device!r}")
 
 
 def _explained_on_gpu(problem: ConvProblem, settings: Config) -> Explanation:

@@ -44,6 +44,11 @@ FUNCTIONS = {
         lambda x, w, b: cyconv.conv_transpose2d(x, w, b, stride=2, padding=1, output_padding=1),
         X, W.swapaxes(0, 1).copy(), B,
     ),
+    "transposed, beyond the stride": (
+        lambda x, w, b: cyconv.conv_transpose1d(
+            x, w, b, stride=2, dilation=3, output_padding=2
+        ), X[:, :, 0], W[0, :, :2].copy(), B[:2],
+    ),
     "data backward": (
         lambda dy, w: cyconv.conv_data_backward(dy, w, (2, 3, 7, 6)),
         RNG.standard_normal((2, 4, 5, 4)), W,
@@ -56,12 +61,20 @@ FUNCTIONS = {
     "arithmetic": (lambda x: (x * 2 + 1) / (x * x + 3) - x**2, X),
     "broadcasting": (lambda x, b: x + b, X, RNG.standard_normal((3, 1, 1))),
     "shapes": (lambda x: x.reshape(6, 42).transpose()[1:, ::2].mean(axis=0), X),
+    "indexing": (lambda x: x[[0, 1, 1], :, ::-1, 2], X),
+    "matmul, vectors": (lambda a, b: (a @ b) @ b, X[:1, 0, :6], X[0, 0, 0]),
     "matmul": (lambda a, b: a @ b, X[0], RNG.standard_normal((6, 5))),
     "linear": (autograd.linear, X[0], RNG.standard_normal((5, 6)), RNG.standard_normal(5)),
     **{name: (partial(_activate, name), X) for name in autograd.activations.ACTIVATIONS},
     "batch norm": (partial(_batch_norm, 1), X, B[:3], B[1:]),
     "batch norm, channels last": (partial(_batch_norm, -1), X, X[0, 0, 0], X[1, 1, 1]),
     "batch norm of constants": (_constant_norm, X, B[:3], B[1:]),
+    **{
+        f"{mode} padding": (
+            partial(autograd.pad, widths=((0, 0), (0, 0), (2, 1), (0, 2)), mode=mode), X,
+        )
+        for mode in autograd.padding.MODES
+    },
     "softmax": (lambda x: autograd.log_softmax(x, axis=1), X),
     "mse": (lambda a, b: autograd.mse_loss(a, b), X, X[::-1].copy()),
 }  # fmt: skip
@@ -171,5 +184,104 @@ def test_places_do_not_mix(cupy):
         (x * 2).backward(np.ones(X.shape))
     with pytest.raises(TypeError, match=r"x is a cupy.ndarray, running_mean is a ndarray"):
         nn.BatchNorm2d(3)(x)
+    with pytest.raises(TypeError, match=r"logits is a cupy.ndarray, target is a ndarray"):
+        autograd.cross_entropy(x, np.zeros((2, 7, 6), int))
     with pytest.raises(TypeError, match=r"x is a cupy.ndarray, weight is a ndarray"):
         autograd.batch_norm(x, B[:3])
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+
+def _network(asarray, layout="channels_first"):
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1, bias=False, rng=0, layout=layout),
+        nn.BatchNorm2d(4, layout=layout),
+        nn.ReLU(),
+        nn.MaxPool2d(2, layout=layout),
+        nn.AvgPool2d(2, layout=layout),
+        nn.GlobalAvgPool(layout=layout),
+        nn.Linear(4, 3, rng=1),
+    )
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = asarray(tensor.data)
+    return model
+
+
+OPTIMISERS = {
+    "sgd": lambda p: nn.SGD(p, lr=0.1, momentum=0.9),
+    "adam": lambda p: nn.Adam(p, lr=0.01),
+}
+
+
+def _steps(asarray, model, optimiser, count):
+    rng = np.random.default_rng(4)
+    shape = (4, 2, 8, 8) if model[0].layout == "channels_first" else (4, 8, 8, 2)
+    images, labels = asarray(rng.standard_normal(shape).astype("f4")), asarray(np.arange(4) % 3)
+    for _ in range(count):
+        optimiser.zero_grad()
+        autograd.cross_entropy(model(images), labels).backward()
+        optimiser.step()
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_training_that_is_saved_goes_on(cupy, tmp_path, name, layout):
+    """On a GPU bit for bit, and on the processor from the same file."""
+    model = _network(cupy.asarray, layout)
+    optimiser = OPTIMISERS[name](model.parameters())
+    _steps(cupy.asarray, model, optimiser, 2)
+    state = {"model": model.state_dict(), "optimiser": optimiser.state_dict()}
+    for part in state.values():
+        assert all(type(array) is np.ndarray for array in part.values())
+    nn.save(tmp_path / "state.npz", state)
+    _steps(cupy.asarray, model, optimiser, 1)
+    for asarray in (cupy.asarray, np.array):
+        again = _network(asarray, layout)
+        following = OPTIMISERS[name](again.parameters())
+        known = nn.load(tmp_path / "state.npz")
+        again.load_state_dict(known["model"])
+        following.load_state_dict(known["optimiser"])
+        _steps(asarray, again, following, 1)
+        assert all(type(p.data) is type(asarray(np.ones(1))) for p in again.parameters())
+        tolerance = 0 if asarray is cupy.asarray else 1e-5
+        for key, value in again.state_dict().items():
+            np.testing.assert_allclose(
+                value, model.state_dict()[key], tolerance, tolerance, True, key
+            )
+
+
+def test_loaded_state_lies_on_the_device_of_the_parameters(cupy):
+    with cupy.cuda.Device(1):
+        model = _network(cupy.asarray)
+        optimiser = nn.Adam(model.parameters())
+        _steps(cupy.asarray, model, optimiser, 1)
+    state = optimiser.state_dict()
+    model.load_state_dict(_network(np.array).state_dict())
+    optimiser.load_state_dict(state)
+    assert {p.data.device.id for p in model.parameters()} == {1}
+    assert optimiser._state[0]["exp_avg"].device.id == 1
+
+
+def test_state_of_a_gpu_is_taken_as_it_is(cupy, tmp_path):
+    """Mappings of CuPy arrays and of tensors, as `state_dict` of another library may give."""
+    model = _network(np.array)
+    state = {name: cupy.asarray(value) for name, value in model.state_dict().items()}
+    nn.save(tmp_path / "state.npz", {**state, "tensor": cyconv.Tensor(cupy.asarray(B))})
+    np.testing.assert_array_equal(nn.load(tmp_path / "state.npz")["tensor"], B)
+    _network(cupy.asarray).load_state_dict(state)
+    model.load_state_dict(state)
+    with pytest.raises(cyconv.ShapeError, match=r"6.bias"):
+        model.load_state_dict({**state, "6.bias": cupy.asarray(B)})
+
+
+def test_gradients_are_checked_there_too(cupy):
+    def function(x, w):
+        return cyconv.conv1d(x, w, padding=1) ** 2
+
+    x, w = (
+        cyconv.Tensor(cupy.asarray(RNG.standard_normal(shape)), requires_grad=True)
+        for shape in ((1, 2, 4), (1, 2, 3))
+    )
+    assert autograd.gradcheck(function, [x, w])
+    assert autograd.gradgradcheck(function, [x, w])

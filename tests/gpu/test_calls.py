@@ -212,6 +212,27 @@ def test_small_work_is_direct_and_large_is_not(cupy):
     assert "Emulated" in str(large)
 
 
+def test_explain_of_shapes(cupy):
+    """The same as of arrays, with the variables and strategies of the GPU."""
+    for strategy in (None, "im2col"):
+        of_shapes = cyconv.explain(*BIG, device="gpu", strategy=strategy)
+        assert of_shapes == cyconv.explain(
+            *(cupy.zeros(shape, np.float32) for shape in BIG), strategy=strategy
+        )
+    assert of_shapes.strategy == "im2col"
+    assert cyconv.explain(*BIG).device == cyconv.explain(*BIG, device="cpu").device == "cpu"
+    text = cyconv.explain(
+        (8, 64, 28, 28), (8, 64, 28, 28), (64, 64, 1, 1), operator="weight_backward", device="gpu"
+    )
+    assert "Emulated" in str(text)
+    with pytest.raises(TypeError, match=r"operand 1 is a ndarray, but device='gpu'"):
+        cyconv.explain(cupy.asarray(X).shape, W, groups=2, device="gpu")
+    with pytest.raises(TypeError, match=r"operand 0 is a cupy.ndarray, but device='cpu'"):
+        cyconv.explain(cupy.asarray(X), W.shape, groups=2, device="cpu")
+    with pytest.raises(ValueError, match="device"):
+        cyconv.explain(*BIG, device="tpu")
+
+
 def test_explain_lists_every_strategy_of_the_gpu(cupy):
     outlook = cyconv.explain(*map(cupy.zeros, BIG))
     assert [c.name for c in outlook.candidates] == [s.name for s in strategies.GPU]
@@ -357,6 +378,8 @@ def test_plan(cupy):
 def test_a_plan_without_cupy():
     with pytest.raises(cyconv.GpuError, match="import cupy"):
         cyconv.plan("fwd n1 ci1 co1 i4 k2", device="gpu")
+    with pytest.raises(cyconv.GpuError, match="import cupy"):
+        cyconv.explain((1, 1, 4), (1, 1, 2), device="gpu")
 
 
 # --- errors ---------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..devices import beside, on_host
 from ..operands import Array
 from .reverse import grad
 from .tape import Variable
@@ -64,11 +65,11 @@ def gradcheck(
     """
     chosen = _differentiable(inputs)
     result = function(*inputs)
-    weights = np.random.default_rng(0).standard_normal(result.shape)
+    weights = beside(result.data, np.random.default_rng(0).standard_normal(result.shape))
     gradients = grad(result, [inputs[i] for i in chosen], weights)
     for i, found in zip(chosen, gradients, strict=True):
         expected = _differences(function, inputs, i, weights, eps)
-        got = np.zeros_like(expected) if found is None else found.numpy()
+        got = np.zeros_like(expected) if found is None else on_host(found.data)
         limit = atol + rtol * np.abs(expected).max(initial=0)
         error = np.abs(got - expected)
         if not error.max(initial=0) <= limit:
@@ -109,10 +110,11 @@ def gradgradcheck(
         As in `gradcheck`.
     """
     chosen = _differentiable(inputs)
-    shape = function(*inputs).shape
+    result = function(*inputs)
     rng = np.random.default_rng(1)
-    seed = type(inputs[chosen[0]])(rng.standard_normal(shape), requires_grad=True)
-    factors = [rng.standard_normal(inputs[i].shape) for i in chosen]
+    normal = beside(result.data, rng.standard_normal(result.shape))
+    seed = type(inputs[chosen[0]])(normal, requires_grad=True)
+    factors = [beside(normal, rng.standard_normal(inputs[i].shape)) for i in chosen]
 
     def contracted(seed: Any, *inputs: Any) -> Any:
         gradients = grad(function(*inputs), [inputs[i] for i in chosen], seed, create_graph=True)
@@ -148,5 +150,5 @@ def _differences(
         up, down = inputs[i].numpy().copy(), inputs[i].numpy().copy()
         up[where] += eps
         down[where] -= eps
-        slopes[where] = (value(up) - value(down)) / (up[where] - down[where])
+        slopes[where] = (value(up) - value(down)) / float(up[where] - down[where])
     return slopes

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import arguments, functional, request
+from ..devices import entered
 from ..errors import ShapeError
 from ..explanation import explain
 from ..operands import Array
@@ -232,8 +233,9 @@ def _placed(y: Any, bias: Any, edges: arguments.Pairs, shape: tuple[int, ...], l
     y = put(y, index=index, shape=shape)
     if bias is None:
         return y
-    taken = np.zeros(shape, bool)
-    taken[index] = True
+    with entered(raw(y)) as xp:
+        taken = xp.zeros(shape, bool)
+        taken[index] = True
     kept = (len(bias), *[1] * ndim) if _is_first(layout, ndim) else bias.shape
     return y + zero_where(broadcast_to(reshape(bias, shape=kept), shape=shape), taken)
 

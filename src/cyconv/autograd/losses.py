@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..devices import check_places
 from ..errors import ShapeError
 from ..operands import Array, as_array
 from .arithmetic import exp, reshape
@@ -130,6 +131,7 @@ def cross_entropy(logits: Any, target: Any, *, axis: int = 1, reduction: str = "
     """
     _check_reduction(reduction)
     labels = as_array("target", raw(target))
+    check_places(logits=raw(logits), target=labels)
     shape = raw(logits).shape
     expected = tuple(np.delete(np.array(shape), axis).tolist())
     if labels.shape != expected:

@@ -117,7 +117,7 @@ def look(problem: ConvProblem, settings: Config) -> Outlook:
         If CuPy has not been imported, or its device is too old.
     """
     if devices.cupy() is None:
-        raise GpuError("device='gpu' needs CuPy: import cupy first")
+        raise GpuError("device='gpu' needs CuPy, which has not been imported: import cupy first")
     device = current_device()
     known = tune.lookup(problem, device)
     measured = settings.strategy == "profile" and known is not None and not settings.reproducible

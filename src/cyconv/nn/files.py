@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ..autograd import raw
+from ..devices import on_host
 from ..operands import Array
 
 _BETWEEN = "/"  # the name of a mapping and those within it
@@ -38,6 +40,7 @@ def save(path: str | Path, state: Mapping[str, Any]) -> None:
             flat.update({f"{name}{_BETWEEN}{inner}": array for inner, array in value.items()})
         else:
             flat[name] = value
+    flat = {name: on_host(raw(value)) for name, value in flat.items()}
     np.savez(path, **flat)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from ..autograd import Tensor, raw
+from ..devices import beside, on_host
 from ..errors import ShapeError
 from ..operands import Array
 
@@ -27,17 +28,23 @@ class _State(Tensor):
         return _restored, (type(self), self.data, self.requires_grad, self.channels_last)
 
     def exported(self, array: Array) -> Array:
-        """Return a copy of an array of this shape, in PyTorch's order of axes."""
-        moved = np.moveaxis(array, -1, 1) if self.channels_last else array
-        return np.array(moved, order="C")
+        """Return a copy of an array of this shape, in PyTorch's order of axes, for NumPy."""
+        host = on_host(array)
+        return np.array(np.moveaxis(host, -1, 1) if self.channels_last else host, order="C")
 
     def imported(self, name: str, value: Any) -> Array:
-        """Bring what is called so from PyTorch's order of axes into this one; check its shape."""
-        array = np.asarray(raw(value))
-        shape = self.exported(self.data).shape
+        """Bring what is called so from PyTorch's order of axes into this one, and to its device.
+
+        The shape is checked, and the dtype is that of this array.
+        """
+        array = on_host(raw(value))
+        shape = self.shape
+        if self.channels_last:
+            shape = (shape[0], shape[-1], *shape[1:-1])
         if array.shape != shape:
             raise ShapeError(f"state[{name!r}] has shape {array.shape}, should be {shape}")
-        return np.moveaxis(array, 1, -1) if self.channels_last else array
+        moved = np.moveaxis(array, 1, -1) if self.channels_last else array
+        return beside(self.data, np.array(moved, self.dtype, order="C"))  # type: ignore[no-any-return]
 
 
 def _restored(kind: type[_State], array: Array, requires_grad: bool, channels_last: bool) -> _State:
@@ -170,7 +177,10 @@ class Module:
         return self.train(False)
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of parameters and buffers, in PyTorch's names and shapes."""
+        """Return copies of parameters and buffers, in PyTorch's names and shapes.
+
+        They are NumPy's arrays, wherever the parameters lie.
+        """
         return {name: value.exported(value.data) for name, value in self._named_state()}
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
@@ -180,7 +190,7 @@ class Module:
         ----------
         state : mapping of str to array_like
             In PyTorch's names and shapes: what `state_dict` gives here or there. Values are
-            converted to the dtype of what they replace.
+            converted to the dtype of what they replace, and brought to where it lies.
         strict : bool
             Whether each name must be on both sides.
 

@@ -28,7 +28,8 @@ class _Optimiser:
         """Return what the next step depends on beside the parameters, as copies.
 
         The arguments by name, and "0.step", "0.exp_avg" and the like for the first parameter, in
-        PyTorch's names and shapes, whatever the layout. `cyconv.nn.save` takes it.
+        PyTorch's names and shapes, whatever the layout, as NumPy's arrays. `cyconv.nn.save` takes
+        it.
         """
         state = {name: np.array(getattr(self, name)) for name in self.options}
         for i, (parameter, own) in enumerate(zip(self.parameters, self._state, strict=True)):
@@ -64,8 +65,7 @@ class _Optimiser:
                 missing += [f"{i}.{name}" for name in names if f"{i}.{name}" not in rest]
                 new[i]["step"] = int(rest.pop(f"{i}.step", 0))
             for name in found:
-                array = parameter.imported(f"{i}.{name}", rest.pop(f"{i}.{name}"))
-                new[i][name] = np.array(array, parameter.dtype, order="C")
+                new[i][name] = parameter.imported(f"{i}.{name}", rest.pop(f"{i}.{name}"))
         if missing or rest:
             raise KeyError(f"state: missing {sorted(missing)}, unexpected {sorted(rest)}")
         for name, value in options.items():

@@ -78,6 +78,7 @@ FLOORS = (
     ("tune",),
     ("gpu.module", "gpu.params"),
     ("gpu.base", "gpu.phases", "gpu.sums", "gpu.tiles"),
+    ("gpu.families",),
     (
         "gpu.activations",
         "gpu.depthwise",

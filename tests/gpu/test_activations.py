@@ -14,6 +14,7 @@ from cyconv.gpu.base import Run
 from cyconv.gpu.module import current_device
 from cyconv.gpu.params import ACTIVATIONS
 from cyconv.gpu.strategies import GPU
+from cyconv.settings import Config
 
 # One problem that each strategy serves, in each of its kernels for results.
 PROBLEMS = {
@@ -52,7 +53,7 @@ def _run(cupy, strategy, problem, values, residual, activation):
     number = ACTIVATIONS.index(activation)
     device = current_device()
     assert strategy.supports(problem, device) is None
-    strategy.run(Run(problem, x, w, y, bias, device, 2**20, "high", added, number, ALPHA))
+    strategy.run(Run(problem, x, w, y, bias, device, Config(), added, number, ALPHA))
     return result.get()
 
 

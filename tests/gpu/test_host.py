@@ -18,6 +18,7 @@ from cyconv.gpu import depthwise, direct, im2col, module, params, strategies, su
 from cyconv.gpu.module import Device
 from cyconv.gpu.params import CONVP, Sizes, counts_fit, divisor
 from cyconv.gpu.phases import phases
+from cyconv.settings import Config
 
 SOURCES = Path(module.__file__).parent / "src"
 DEVICE = Device(0, "GPU", 90, 132, 232448)
@@ -102,7 +103,7 @@ def test_grids_are_one_dimensional_and_fit(monkeypatch):
     call = strategies.GPU[0]
     from cyconv.gpu.base import Run
 
-    call.run(Run(problem, Array, Array, Array, None, DEVICE, 2**20))
+    call.run(Run(problem, Array, Array, Array, None, DEVICE, Config()))
     ((kernel, blocks),) = asked
     assert kernel.expression == "depthwise_fwd_rows<float>"
     assert 65535 < blocks == 64 * 2048 * 16 * 4 < 2**31
@@ -154,7 +155,7 @@ def test_splits_fill_the_device_but_not_more_than_there_is():
         for problem, limit in product((few, many), (2**26, 2**20)):
             if strategy.name == "im2col" and problem is many:
                 continue
-            assert strategy.workspace(problem, DEVICE, limit) <= max(
+            assert strategy.workspace(problem, DEVICE, Config(workspace_limit=limit)) <= max(
                 limit, 4 * 2 * prod(problem.w_shape)
             ), (strategy.name, str(problem))
     assert direct._splits(few, DEVICE, 2**30) > direct._splits(few, SMALL, 2**30) >= 1
@@ -165,10 +166,12 @@ def test_splits_fill_the_device_but_not_more_than_there_is():
 def test_tiles_of_columns_keep_to_the_limit():
     problem = ConvProblem.parse("fwd f32 nchw n16 ci64 co64 i56x56 k3x3 p1")
     for limit in (2**22, 2**24, 2**28):
-        assert im2col.Im2col().workspace(problem, DEVICE, limit) <= limit
+        assert im2col.Im2col().workspace(problem, DEVICE, Config(workspace_limit=limit)) <= limit
     assert im2col._columns(problem, 2**24) < 16 * 56 * 56
     assert im2col._columns(problem, 2**40) <= 16 * 56 * 56
-    assert im2col.Im2col().workspace(problem, DEVICE, 1000) > 1000, "so it is refused"
+    assert im2col.Im2col().workspace(problem, DEVICE, Config(workspace_limit=1000)) > 1000, (
+        "so it is refused"
+    )
 
 
 @pytest.mark.parametrize("channels", [1, 7, 2048])

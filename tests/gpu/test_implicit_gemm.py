@@ -13,11 +13,12 @@ import pytest
 from cases import FUNCTIONS, Case
 
 import cyconv
-from cyconv.gpu import implicit_gemm
+from cyconv.gpu import families, implicit_gemm, tiles
 from cyconv.gpu.base import Run
 from cyconv.gpu.module import current_device
 from cyconv.gpu.params import SUMS, TYPES
 from cyconv.problem import ConvProblem
+from cyconv.settings import Config
 
 NUMPY_TYPES = {
     "f32": np.dtype(np.float32),
@@ -105,10 +106,10 @@ def launches(cupy, monkeypatch):
 @pytest.fixture(params=(0, -1), ids=("small", "large"))
 def tile(request, monkeypatch):
     """Leave each family one tile; its size."""
-    for families in (implicit_gemm._IGEMM, implicit_gemm._TENSOR):
-        for dtype, family in families.items():
+    for kind in (families.IGEMM, families.TENSOR):
+        for dtype, family in kind.items():
             only = family._replace(tiles=(family.tiles[request.param],))
-            monkeypatch.setitem(families, dtype, only)
+            monkeypatch.setitem(kind, dtype, only)
     return request.param
 
 
@@ -118,7 +119,7 @@ def tile(request, monkeypatch):
 def test_tiles(cupy, launches, tile, name, op, layout):
     for dtype in TYPES:
         check(cupy, name, op, dtype, layout)
-        size = implicit_gemm._IGEMM[dtype].tiles[0].size
+        size = families.IGEMM[dtype].tiles[0].size
         assert any(f"igemm_{op}<{TYPES[dtype]}, {size}," in kernel for kernel in launches)
 
 
@@ -127,7 +128,7 @@ def test_tiles(cupy, launches, tile, name, op, layout):
 def test_tensor_cores(cupy, launches, tile, name, op):
     for dtype in ("f16", "bf16", "f64"):
         check(cupy, name, op, dtype, "nhwc")
-        size = implicit_gemm._TENSOR[dtype].tiles[0].size
+        size = families.TENSOR[dtype].tiles[0].size
         assert any(f"tensor_{op}<{TYPES[dtype]}, {size}," in kernel for kernel in launches)
     assert not any(kernel.startswith("igemm") for kernel in launches)
 
@@ -159,6 +160,72 @@ def test_weight_gradient_in_splits(cupy, launches, monkeypatch, name, dtype, lay
         check(cupy, name, "dw", dtype, layout)
     # A single part of a half type is folded too: that rounds it.
     assert any(kernel.startswith("fold<") for kernel in launches) == (dtype in ("f16", "bf16"))
+
+
+@pytest.fixture
+def split(monkeypatch):
+    """Split sums of 16 terms and more, as if folds cost nothing."""
+    monkeypatch.setattr(implicit_gemm, "_FEWEST_TERMS", 8)
+    monkeypatch.setattr(tiles, "fold_seconds", lambda *_: 0.0)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("op", ["fwd", "dx"])
+@pytest.mark.parametrize("name", ["plain", "groups", "volume", "ragged", "ragged_phases"])
+def test_splits(cupy, launches, tile, split, name, op, layout):
+    for dtype in TYPES:
+        launches.clear()
+        check(cupy, name, op, dtype, layout)
+        operator = "FORWARD" if op == "fwd" else "DATA"
+        assert launches[f"fold_pixels<{operator}, {TYPES[dtype]}>"]
+        launches.clear()
+        with cyconv.config(workspace_limit=1000):
+            check(cupy, name, op, dtype, layout)
+        with cyconv.config(reproducible=True):
+            check(cupy, name, op, dtype, layout)
+        assert not any(kernel.startswith("fold") for kernel in launches)
+
+
+def test_split_sums_are_the_same_from_run_to_run(cupy, launches, split):
+    case = CASES["tiles"]
+    first, second = (compute(cupy, case, "fwd", "f32", "nchw") for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert any(kernel.startswith("fold") for kernel in launches)
+
+
+@pytest.mark.parametrize("op", ["fwd", "dx"])
+@pytest.mark.parametrize("name", ["plain", "phases", "ragged_phases"])
+def test_values_not_finite_in_splits(cupy, split, name, op):
+    """An infinity in one part and its opposite in another too."""
+    for value in (np.inf, np.nan):
+        test_values_not_finite(cupy, name, op, value)
+
+
+def test_after_split_sums(cupy, launches, split):
+    """The residual and the activation are applied to the whole sum, once."""
+    rng = np.random.default_rng(5)
+    shapes = (2, 16, 6, 5), (16, 16, 3, 3), (16,), (2, 16, 6, 5)
+    x, w, b, residual = (rng.standard_normal(shape) for shape in shapes)
+    keywords = {"padding": 1, "activation": ("leaky_relu", 0.3)}
+    for function in (cyconv.conv2d, cyconv.conv_transpose2d):
+        launches.clear()
+        expected = function(x, w, b, residual=residual, **keywords)
+        a, c, d, e = map(cupy.asarray, (x, w, b, residual))
+        got = function(a, c, d, residual=e, strategy="implicit_gemm", **keywords)
+        assert any(kernel.startswith("fold_pixels") for kernel in launches)
+        np.testing.assert_allclose(got.get(), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_without_memory_for_parts_sums_are_whole(cupy, launches, split, monkeypatch):
+    case = CASES["plain"]
+    nbytes = int(np.prod(truth("plain", "fwd", "f32")[0].shape)) * 4
+    monkeypatch.setattr(cupy, "memory_limit", 2 * nbytes + 4)
+    compute(cupy, case, "fwd", "f32", "nchw")
+    assert any(kernel.startswith("fold") for kernel in launches)
+    launches.clear()
+    monkeypatch.setattr(cupy, "memory_limit", nbytes)
+    check(cupy, "plain", "fwd", "f32", "nchw")
+    assert not any(kernel.startswith("fold") for kernel in launches)
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
@@ -265,7 +332,7 @@ def test_offsets_beyond_32_bits(cupy, launches, op, layout):
     x, w, y = {
         "fwd": (*far, result), "dx": (result, far[1], far[0]), "dw": (far[0], result, far[1]),
     }[op]  # fmt: skip
-    implicit_gemm.ImplicitGemm().run(Run(problem, x, w, y, None, current_device(), 2**20))
+    implicit_gemm.ImplicitGemm().run(Run(problem, x, w, y, None, current_device(), Config()))
     family = "tensor" if layout == "nhwc" else "igemm"
     assert any(kernel.startswith(family) for kernel in launches)
     third = bias if op == "fwd" else shape

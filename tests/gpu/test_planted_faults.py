@@ -15,7 +15,7 @@ import oracle
 import pytest
 from cases import FUNCTIONS, Case
 
-from cyconv.gpu import implicit_gemm, module
+from cyconv.gpu import families, implicit_gemm, module, tiles
 
 TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
@@ -54,7 +54,7 @@ FAULTS = (
     Planted(
         "bias of a neighbour", "gather",
         "bias[channel]",
-        "bias[lane]",
+        "bias[channel % p.co]",
         _igemm("fwd", "n1 g2 ci4 co4 i5 k3 s1 p1 d1 bias"),
     ),
     Planted(
@@ -146,6 +146,18 @@ FAULTS = (
         "false",
         _igemm("dx", INFINITE),
     ),
+    Planted(
+        "fold of pixels: a part is left out", "gather",
+        "split = 1; split < splits",
+        "split = 2; split < splits",
+        _igemm("fwd", DEEP),
+    ),
+    Planted(
+        "fold of pixels: pairs that do not exist", "gather",
+        "OP == DATA && !is_finite(sum)",
+        "false",
+        _tensor("dx", "f16", DEEP + " infinite"),
+    ),
     # the ordinary units
     Planted(
         "depth without an end", "igemm",
@@ -211,8 +223,8 @@ FAULTS = (
     ),
     Planted(
         "copy to the stage in use", "tensor",
-        "load((s + STAGES - 1) % STAGES,",
-        "load(s % STAGES,",
+        "load((stage + STAGES - 1) % STAGES,",
+        "load(stage,",
         _tensor("fwd"),
     ),
     Planted(
@@ -284,9 +296,11 @@ def _wrong(cupy, strategy, op, dtype, layout, text):
 def planted(cupy, monkeypatch):
     """Plant a fault: (file, text, instead)."""
     monkeypatch.setattr(implicit_gemm, "_FEWEST_PIXELS", 8)
+    # Sums of "deep" problems are split, as if folds cost nothing.
+    monkeypatch.setattr(tiles, "fold_seconds", lambda *_: 0.0)
     # One large tile, whose rows are of two warps each, for the half types.
-    large = implicit_gemm._TENSOR["f16"]
-    monkeypatch.setitem(implicit_gemm._TENSOR, "f16", large._replace(tiles=large.tiles[1:]))
+    large = families.TENSOR["f16"]
+    monkeypatch.setitem(families.TENSOR, "f16", large._replace(tiles=large.tiles[1:]))
     original = module.source
 
     def plant(file, text, instead):

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from cyconv.gpu import implicit_gemm
-from cyconv.gpu.implicit_gemm import ImplicitGemm, tensor_refusal
+from cyconv.gpu import families, implicit_gemm
+from cyconv.gpu.families import tensor_refusal
+from cyconv.gpu.implicit_gemm import ImplicitGemm
 from cyconv.gpu.module import Device
 from cyconv.gpu.params import Sizes
-from cyconv.gpu.tiles import Product, Tile, choose_splits, choose_tile
+from cyconv.gpu.tiles import Product, Tile, choose_cut, choose_splits
 from cyconv.problem import ConvProblem
+from cyconv.settings import Config
 
 A100 = Device(0, "A100", 80, 108, 166912)
 T4 = Device(0, "T4", 75, 40, 65536)
-SMALL, LARGE = implicit_gemm._IGEMM["f32"].tiles
+SMALL, LARGE = families.IGEMM["f32"].tiles
 RESNET = "n32 g1 ci64 co128 i56x56 k3x3 s1 p1 d1"
+
+
+def choose_tile(product, tiles, processors):
+    """The tile of a product whose sums are not split."""
+    cut = choose_cut(product, tiles, processors, 128, 0, 4)
+    assert cut.splits == 1
+    return cut.tile
 
 
 def product(text):
@@ -73,6 +82,49 @@ def test_a_full_device_needs_no_splits():
     assert choose_splits(Product(1000, 64, 64, 10**6), SMALL, 108, 512, 10**9, 400) == 1
 
 
+@pytest.mark.parametrize("op", ["fwd", "dx"])
+@pytest.mark.parametrize("processors", [40, 108, 132])
+def test_small_images_of_many_channels_are_split(op, processors):
+    """Until all processors have blocks, but not beyond."""
+    deep = product(f"{op} f32 n1 g1 ci512 co512 i7x7 k3x3 p1")
+    cut = choose_cut(deep, (SMALL, LARGE), processors, 128, 2**26, 4)
+    blocks = deep.blocks(cut.tile) * cut.splits
+    assert 0.75 * processors * cut.tile.resident < blocks <= processors * cut.tile.resident
+    nbytes = deep.elements * 4
+    for parts in (1, 3):  # within the limit, no parts or three
+        assert choose_cut(deep, (SMALL, LARGE), processors, 128, parts * nbytes, 4).splits == parts
+    full = product(f"{op} f32 {RESNET}")
+    assert choose_cut(full, (SMALL, LARGE), processors, 128, 2**26, 4).splits == 1
+
+
+def test_short_sums_are_not_worth_a_fold():
+    short = product("fwd f32 n1 g1 ci4 co64 i7x7 k3x3 p1")
+    assert choose_cut(short, (SMALL, LARGE), 132, 8, 2**26, 4).splits == 1
+
+
+@pytest.mark.parametrize("op", ["fwd", "dx"])
+def test_reproducible_sums_are_not_split(op):
+    """The number of splits depends on the batch, and with it the order of a sum."""
+    problem = ConvProblem.parse(f"{op} f16 nhwc n1 g1 ci512 co512 i7x7 k3x3 p1")
+    strategy = ImplicitGemm()
+    split = strategy.workspace(problem, A100, Config())
+    assert split % (49 * 512 * 4) == 0
+    assert split > 49 * 512 * 4
+    assert strategy.workspace(problem, A100, Config(reproducible=True)) == 0
+    whole = strategy.estimate(problem, A100, Config(workspace_limit=0))
+    assert strategy.estimate(problem, A100, Config()) < 0.5 * whole
+
+
+def test_the_estimate_knows_the_precision():
+    """Tensor cores take float32 under precision="medium" only, and are faster."""
+    problem = ConvProblem.parse(f"fwd f32 nhwc {RESNET}")
+    high, medium = (
+        ImplicitGemm().estimate(problem, A100, Config(precision=name))
+        for name in ("high", "medium")
+    )
+    assert medium < high / 2
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -89,7 +141,7 @@ def test_grids_beyond_16_bits(cupy, monkeypatch, text):
     problem = ConvProblem.parse(text)
     assert ImplicitGemm().supports(problem, A100) is None
     x, w, y = (_Shaped(shape) for shape in (problem.x_shape, problem.w_shape, problem.y_shape))
-    ImplicitGemm().run(implicit_gemm.Run(problem, x, w, y, None, A100, 2**26))
+    ImplicitGemm().run(implicit_gemm.Run(problem, x, w, y, None, A100, Config()))
     assert grids == [product(text).blocks(SMALL)]
     assert grids[0] > 65535
 
@@ -154,16 +206,16 @@ def test_workspace_holds_the_parts():
     strategy = ImplicitGemm()
     deep = ConvProblem.parse("dw f32 nchw n64 g1 ci64 co64 i56x56 k3x3 p1")
     part = 64 * 64 * 9 * 4
-    assert strategy.workspace(deep, A100, 2**26) % part == 0
-    assert part < strategy.workspace(deep, A100, 2**26) <= 2**26
-    assert strategy.workspace(deep, A100, 0) == 0  # straight into dw
-    assert strategy.workspace(ConvProblem.parse(f"fwd f32 nchw {RESNET}"), A100, 2**26) == 0
+    assert strategy.workspace(deep, A100, Config()) % part == 0
+    assert part < strategy.workspace(deep, A100, Config()) <= Config().workspace_limit
+    assert strategy.workspace(deep, A100, Config(workspace_limit=0)) == 0  # straight into dw
+    assert strategy.workspace(ConvProblem.parse(f"fwd f32 nchw {RESNET}"), A100, Config()) == 0
 
 
-@pytest.mark.parametrize("family", ["_IGEMM", "_TENSOR"])
+@pytest.mark.parametrize("family", ["IGEMM", "TENSOR"])
 def test_tiles_fit_a_processor(family):
     """65536 registers, of which a thread may have 255, and 64 KiB of shared memory."""
-    for kind in getattr(implicit_gemm, family).values():
+    for kind in getattr(families, family).values():
         for tile in kind.tiles:
             assert isinstance(tile, Tile)
             assert tile.threads * tile.resident <= 1024

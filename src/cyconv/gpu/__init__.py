@@ -58,8 +58,7 @@ def run(problem: ConvProblem, settings: Config, operands: Operands) -> None:
         operands.y,
         bias,
         device,
-        settings.workspace_limit,
-        settings.precision,
+        settings,
         operands.residual,
         *_numbered(operands.activation),
     )
@@ -88,7 +87,7 @@ def activated(x: Any, activation: Activation) -> Any:
 
 def _known(problem: ConvProblem, settings: Config, device: Device) -> Config:
     """Put a measured choice, or else ``auto``, in the place of ``profile``."""
-    known = None if settings.reproducible else tune.lookup(problem, device)
+    known = None if settings.reproducible else tune.lookup(problem, device, settings)
     name = "auto" if known is None else known.strategy
     return settings._replace(strategy=name, strict=False)
 
@@ -119,7 +118,7 @@ def look(problem: ConvProblem, settings: Config) -> Outlook:
     if devices.cupy() is None:
         raise GpuError("device='gpu' needs CuPy, which has not been imported: import cupy first")
     device = current_device()
-    known = tune.lookup(problem, device)
+    known = tune.lookup(problem, device, settings)
     measured = settings.strategy == "profile" and known is not None and not settings.reproducible
     if settings.strategy == "profile":
         settings = _known(problem, settings, device)
@@ -127,14 +126,16 @@ def look(problem: ConvProblem, settings: Config) -> Outlook:
     candidates = []
     for strategy in GPU:
         refused = choice.refusals.get(strategy.name)
-        seconds = None if refused or not problem.macs else strategy.estimate(problem, device)
+        seconds = (
+            None if refused or not problem.macs else strategy.estimate(problem, device, settings)
+        )
         timed = None if known is None else known.seconds.get(strategy.name)
         candidates.append((strategy.name, refused, seconds, timed, strategy.bound))
     return Outlook(
         choice.strategy.name,
         "measured fastest" if measured else choice.reason,
         choice.refusals,
-        choice.strategy.workspace(problem, device, settings.workspace_limit),
+        choice.strategy.workspace(problem, device, settings),
         device.name,
         candidates,
     )

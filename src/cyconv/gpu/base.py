@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..operands import Array, element_strides
 from ..problem import ConvProblem
+from ..settings import Config
 from .module import Device
 from .params import Sizes, pack
 
@@ -15,7 +16,8 @@ class Run(NamedTuple):
 
     Operands are CuPy arrays of the problem's dtype on the current device, with any strides that are
     whole elements, batch axis included. The result, one of x, w and y, is C-contiguous, holds
-    anything and overlaps no operand. `bias` is contiguous, or None. `limit` is in bytes.
+    anything and overlaps no operand. `bias` is contiguous, or None. Of the settings, runs heed
+    workspace limit, precision and reproducibility.
     `residual`, laid out as the result is, or None, is added to a sum; `activation`, an index into
     `params.ACTIVATIONS` with its `alpha`, is applied to that, before the one rounding of "fwd" and
     "dx".
@@ -27,8 +29,7 @@ class Run(NamedTuple):
     y: Any
     bias: Any
     device: Device
-    limit: int
-    precision: str = "high"
+    settings: Config
     residual: Any = None
     activation: int = 0
     alpha: float = 0.0
@@ -75,10 +76,10 @@ class Strategy(Protocol):
     def supports(self, problem: ConvProblem, device: Device) -> str | None:
         """Return None if it serves the problem, else the reason why not."""
 
-    def workspace(self, problem: ConvProblem, device: Device, limit: int) -> int:
-        """Scratch bytes for a run; more than `limit` where it cannot keep to that."""
+    def workspace(self, problem: ConvProblem, device: Device, settings: Config) -> int:
+        """Scratch bytes for a run; more than the limit where it cannot keep to that."""
 
-    def estimate(self, problem: ConvProblem, device: Device) -> float:
+    def estimate(self, problem: ConvProblem, device: Device, settings: Config) -> float:
         """Return estimated seconds, good for ranking only."""
 
     def run(self, call: Run) -> None:

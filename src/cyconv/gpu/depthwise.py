@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..problem import ConvProblem
+from ..settings import Config
 from ..split import ordered
 from .base import Run
 from .module import Device, Kernel, launch
@@ -73,13 +74,13 @@ class Depthwise:
             return f"the stride {problem.stride} has more than {_MOST_PHASES} phases"
         return None
 
-    def workspace(self, problem: ConvProblem, device: Device, limit: int) -> int:
+    def workspace(self, problem: ConvProblem, device: Device, settings: Config) -> int:
         """Return the bytes of the partial sums of a weight gradient."""
         if problem.op != "dw":
             return 0
-        return _splits(problem, device, limit) * _part_nbytes(problem)
+        return _splits(problem, device, settings.workspace_limit) * _part_nbytes(problem)
 
-    def estimate(self, problem: ConvProblem, device: Device) -> float:
+    def estimate(self, problem: ConvProblem, device: Device, settings: Config) -> float:
         """Count the bytes of the arrays, multiply-adds, and launches."""
         nbytes = sum(problem.elements.values()) * problem.itemsize
         launches = prod(problem.stride) if problem.op == "dx" else 1 + (problem.op == "dw")
@@ -146,7 +147,7 @@ def _vectors(problem: ConvProblem, array: Any, vector: int) -> bool:
 
 def _weight_gradient(call: Run) -> None:
     problem = call.problem
-    splits = _splits(problem, call.device, call.limit)
+    splits = _splits(problem, call.device, call.settings.workspace_limit)
     partial = parts(splits, prod(problem.w_shape), SUMS[problem.dtype])
     blocks = _dw_blocks(problem) * partial.shape[0]
     packed = call.packed(Sizes.of(problem))

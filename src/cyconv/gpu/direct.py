@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 
 from ..problem import OPERATORS, ConvProblem
+from ..settings import Config
 from .base import Run
 from .module import Device, Kernel, launch
 from .params import TYPES, WIDE, Sizes
@@ -42,14 +43,18 @@ class Direct:
         """Serve everything."""
         return None
 
-    def workspace(self, problem: ConvProblem, device: Device, limit: int) -> int:
+    def workspace(self, problem: ConvProblem, device: Device, settings: Config) -> int:
         """Return the bytes of the partial sums of a weight gradient."""
         if problem.op != "dw":
             return 0
         elements = prod(problem.w_shape)
-        return _splits(problem, device, limit) * elements * WIDE[problem.dtype].itemsize
+        return (
+            _splits(problem, device, settings.workspace_limit)
+            * elements
+            * WIDE[problem.dtype].itemsize
+        )
 
-    def estimate(self, problem: ConvProblem, device: Device) -> float:
+    def estimate(self, problem: ConvProblem, device: Device, settings: Config) -> float:
         """Count multiply-adds, or the terms of one thread if there are few threads."""
         terms = problem.terms
         if problem.op == "dw":
@@ -63,7 +68,7 @@ class Direct:
         packed = call.packed(Sizes.of(problem))
         if problem.op == "dw":
             elements = prod(problem.w_shape)
-            splits = _splits(problem, call.device, call.limit)
+            splits = _splits(problem, call.device, call.settings.workspace_limit)
             partial = parts(splits, elements, WIDE[problem.dtype])
             blocks = blocks_for(partial.size, call.device)
             args = (call.x, call.y, partial, np.int32(partial.shape[0]), packed)

@@ -14,6 +14,7 @@ import numpy as np
 
 from .. import devices
 from ..problem import ConvProblem
+from ..settings import Config
 from ..split import ordered
 from .base import Run
 from .module import Device, Kernel, launch
@@ -55,11 +56,13 @@ class Im2col:
             return f"the stride {problem.stride} has more than {_MOST_PHASES} phases"
         return None
 
-    def workspace(self, problem: ConvProblem, device: Device, limit: int) -> int:
+    def workspace(self, problem: ConvProblem, device: Device, settings: Config) -> int:
         """Return the bytes of a tile of columns, its product and a copy of the weights."""
-        return _fixed_nbytes(problem) + _columns(problem, limit) * _column_nbytes(problem)
+        return _fixed_nbytes(problem) + _columns(
+            problem, settings.workspace_limit
+        ) * _column_nbytes(problem)
 
-    def estimate(self, problem: ConvProblem, device: Device) -> float:
+    def estimate(self, problem: ConvProblem, device: Device, settings: Config) -> float:
         """Count multiply-adds, the columns written and read, and the kernels."""
         pixels = problem.batch * prod(problem.in_size if problem.op == "dx" else problem.out_size)
         tiles = -(-pixels // _columns(problem, _MOST_TILE_NBYTES))
@@ -111,7 +114,7 @@ def _launch(call: Run, name: str, elements: int, args: tuple[Any, ...]) -> None:
 
 def _tiles(call: Run, pixels: int) -> list[tuple[np.int32, np.int32]]:
     """First pixel and count of each tile."""
-    step = _columns(call.problem, call.limit)
+    step = _columns(call.problem, call.settings.workspace_limit)
     return [
         (np.int32(first), np.int32(min(step, pixels - first))) for first in range(0, pixels, step)
     ]

@@ -1,26 +1,28 @@
 """``implicit_gemm``: matrix products whose patches are gathered from the image as they are needed.
 
-There are two families of kernels, ``src/igemm.cuh`` for everything and ``src/tensor.cuh`` on tensor
-cores. This file says which of them serves a call and with which tile, and cuts data gradients
-into phases and weight gradients into splits.
+This file cuts data gradients into phases and long sums into splits, and launches the kernels of
+`families`.
 """
 
 from __future__ import annotations
 
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ..operands import element_strides
+from .. import devices
 from ..problem import ConvProblem
+from ..settings import Config
 from ..split import ordered
+from . import families
 from .base import Run
+from .families import IGEMM, TENSOR, Family, layout_refusal, tensor_refusal
 from .module import Device, Kernel, launch
 from .params import SUMS, TYPES, Sizes
 from .phases import phases
-from .sums import fold, parts
-from .tiles import Product, Tile, choose_splits, choose_tile
+from .sums import THREADS, blocks_for, fold, parts
+from .tiles import LAUNCH_SECONDS, Cut, Product, choose_cut, choose_splits, cut_seconds
 
 _MOST_BLOCKS = 2**31 - 1
 # Kernels round a depth up to whole steps, in 32 bits.
@@ -30,82 +32,19 @@ _MOST_REACH = 2**30 - 1
 _MOST_PHASES = 64
 # Pixels that a split of a weight gradient sums: fewer do not pay for its fold.
 _FEWEST_PIXELS = 512
-_LAUNCH_SECONDS = 5e-6
-
-# Copies to tensor cores move 16 bytes; a tile is 64 bytes deep, and waits in three stages.
-_CHUNK_NBYTES, _DEPTH_NBYTES, _STAGES = 16, 64, 3
-# Rows that pass through shared memory together on their way out.
-_STAGED_ROWS = 64
-_TENSOR_CAPABILITY = 80
+# Terms that a split of another operator sums.
+_FEWEST_TERMS = 128
 
 
-class Family(NamedTuple):
-    """Kernels of one kind and type: source files, name, tiles, small ones first, and capability."""
+def _fold_pixels(op: str, dtype: str) -> Kernel:
+    operator = {"fwd": "FORWARD", "dx": "DATA"}[op]
+    files = ("ptx", "prims", "direct", "gather")
+    return Kernel(files, f"fold_pixels<{operator}, {TYPES[dtype]}>")
 
-    files: tuple[str, ...]
-    name: str
-    tiles: tuple[Tile, ...]
-    capability: int = 75
-
-    def kernel(self, op: str, dtype: str, layout: str, tile: Tile) -> Kernel:
-        """Return the instantiation for an operator, type, layout and tile."""
-        size, element = tile.size, TYPES[dtype]
-        if self.name == "tensor":
-            tail = f"{max(size // 2, 32)}, 32, {_STAGES}"
-        else:
-            tail = f"{tile.depth}, {'true' if layout == 'nhwc' else 'false'}"
-        expression = f"{self.name}_{op}<{element}, {size}, {size}, {tail}>"
-        return Kernel(self.files, expression, self.capability)
-
-
-def _igemm(small: float, large: float) -> Family:
-    """Tiles by the rate of the small one and, unless zero, of the large one."""
-    tiles = (Tile(64, 8, 256, 0, 2, small), Tile(128, 8, 256, 0, 1, large))
-    return Family(("ptx", "prims", "direct", "gather", "igemm"), "igemm", tiles[: 1 + (large > 0)])
-
-
-def _tensor(itemsize: int, small: float, large: float) -> Family:
-    depth = _DEPTH_NBYTES // itemsize
-
-    def tile(size: int, threads: int, resident: int, rate: float) -> Tile:
-        stages = _STAGES * 2 * size * _DEPTH_NBYTES
-        staged = _STAGED_ROWS * (size + 8) * max(itemsize, 4)
-        return Tile(size, depth, threads, max(stages, staged), resident, rate)
-
-    tiles = (tile(64, 128, 4, small), tile(128, 256, 1, large))
-    files = ("ptx", "prims", "direct", "gather", "mma", "tensor")
-    return Family(files, "tensor", tiles[: 1 + (large > 0)], _TENSOR_CAPABILITY)
-
-
-# Rates are of an A100, halved. In the large tile a loaded number is used twice as often; in
-# float64 its sums would take too many registers.
-_IGEMM = {
-    "f32": _igemm(5e10, 7e10),
-    "f64": _igemm(2.5e10, 0),
-    "f16": _igemm(5e10, 7e10),
-    "bf16": _igemm(5e10, 7e10),
-}
-_TENSOR = {
-    "f32": _tensor(4, 2e11, 3e11),
-    "f64": _tensor(8, 4.5e10, 0),
-    "f16": _tensor(2, 4e11, 7e11),
-    "bf16": _tensor(2, 4e11, 7e11),
-}
 
 KERNELS = (
-    *(
-        _IGEMM[dtype].kernel(op, dtype, layout, tile)
-        for op in ("fwd", "dx", "dw")
-        for dtype in TYPES
-        for layout in ("nchw", "nhwc")
-        for tile in _IGEMM[dtype].tiles
-    ),
-    *(
-        _TENSOR[dtype].kernel(op, dtype, "nhwc", tile)
-        for op in ("fwd", "dx", "dw")
-        for dtype in TYPES
-        for tile in _TENSOR[dtype].tiles
-    ),
+    *families.KERNELS,
+    *(_fold_pixels(op, dtype) for op in ("fwd", "dx") for dtype in TYPES),
 )
 
 
@@ -132,82 +71,58 @@ class ImplicitGemm:
         product = Product.of(problem.op, sizes)
         if product.depth > _MOST_DEPTH:
             return f"a sum has {product.depth} terms, more than {_MOST_DEPTH}"
-        blocks = product.blocks(_IGEMM[problem.dtype].tiles[0])
+        blocks = product.blocks(IGEMM[problem.dtype].tiles[0])
         if blocks > _MOST_BLOCKS:
             return f"the product has {blocks} tiles, more than a grid can have"
         return None
 
-    def workspace(self, problem: ConvProblem, device: Device, limit: int) -> int:
-        """Return the bytes of the partial sums of a weight gradient."""
-        if problem.op != "dw":
-            return 0
-        families = [_IGEMM[problem.dtype]]
-        if tensor_refusal(problem, device, "medium") is None:
-            families.append(_TENSOR[problem.dtype])
-        splits = max(_plan_dw(problem, family, device, limit)[1] for family in families)
-        return splits * _part_nbytes(problem) if _apart(problem, splits) else 0
-
-    def estimate(self, problem: ConvProblem, device: Device) -> float:
-        """Count multiply-adds in whole tiles, and launches."""
-        tensor = tensor_refusal(problem, device, "high") is None
-        family = (_TENSOR if tensor else _IGEMM)[problem.dtype]
+    def workspace(self, problem: ConvProblem, device: Device, settings: Config) -> int:
+        """Return the bytes of the partial sums, of the phase of a data gradient that has most."""
+        serving = [IGEMM[problem.dtype]]
+        if tensor_refusal(problem, device, settings.precision) is None:
+            serving.append(TENSOR[problem.dtype])
         if problem.op == "dw":
-            tile, splits = _plan_dw(problem, family, device, 2**62)
+            limit = settings.workspace_limit
+            splits = max(_cut_dw(problem, family, device, limit).splits for family in serving)
+            return splits * _part_nbytes(problem) if _apart(problem, splits) else 0
+        most = 0
+        for sizes in _passes(problem):
+            product = Product.of(problem.op, sizes)
+            for family in serving:
+                splits = _cut(product, problem, family, device, settings).splits
+                most = max(most, _sums_nbytes(product, problem, splits))
+        return most
+
+    def estimate(self, problem: ConvProblem, device: Device, settings: Config) -> float:
+        """Count multiply-adds in whole tiles, launches and folds."""
+        tensor = tensor_refusal(problem, device, settings.precision) is None
+        family = (TENSOR if tensor else IGEMM)[problem.dtype]
+        if problem.op == "dw":
+            tile, splits = _cut_dw(problem, family, device, settings.workspace_limit)
             product = Product.of("dw", Sizes.of(problem))
-            return product.seconds(tile, device.processors, splits) + 2 * _LAUNCH_SECONDS
+            return product.seconds(tile, device.processors, splits) + 2 * LAUNCH_SECONDS
         seconds = 0.0
         for sizes in _passes(problem):
             product = Product.of(problem.op, sizes)
-            tile = choose_tile(product, family.tiles, device.processors)
-            seconds += product.seconds(tile, device.processors) + _LAUNCH_SECONDS
+            cut = _cut(product, problem, family, device, settings)
+            nbytes = product.elements * SUMS[problem.dtype].itemsize
+            seconds += cut_seconds(product, cut, device.processors, nbytes)
         return seconds
 
     def run(self, call: Run) -> None:
-        """Launch a product; for data gradients one a phase, for weight gradients a fold too."""
-        problem = call.problem
-        refusal = tensor_refusal(problem, call.device, call.precision) or layout_refusal(call)
-        family = (_IGEMM if refusal else _TENSOR)[problem.dtype]
+        """Launch a product, for data gradients one a phase; and a fold where sums are split."""
+        problem, precision = call.problem, call.settings.precision
+        refusal = tensor_refusal(problem, call.device, precision) or layout_refusal(call)
+        family = (IGEMM if refusal else TENSOR)[problem.dtype]
         if problem.op == "fwd":
-            _launch(call, family, Sizes.of(problem), call.x, call.w, call.y)
+            _pixels(call, family, Sizes.of(problem), call.x, call.w, call.y)
         elif problem.op == "dx":
             for phase in phases(problem):
                 w = call.w[ordered(phase.w, problem.layout)]
                 dx = call.x[ordered(phase.x, problem.layout)]
-                _launch(call, family, phase.sizes, call.y, w, dx)
+                _pixels(call, family, phase.sizes, call.y, w, dx)
         else:
             _weight_backward(call, family)
-
-
-def tensor_refusal(problem: ConvProblem, device: Device, precision: str) -> str | None:
-    """Return None if tensor cores can serve a problem, else the reason why not."""
-    if device.capability < _TENSOR_CAPABILITY:
-        return f"compute capability {device.capability / 10}, tensor cores are used from 8.0"
-    if problem.dtype == "f32" and precision != "medium":
-        return f"float32 would be rounded to TF32, which precision={precision!r} excludes"
-    if problem.layout != "nhwc":
-        return "channels are not last"
-    together = _CHUNK_NBYTES // problem.itemsize
-    ci, co = problem.c_in // problem.groups, problem.c_out // problem.groups
-    # Forward, output channels are never copied side by side.
-    if ci % together or (co % together and problem.op != "fwd"):
-        return f"a group has {ci} to {co} channels, not multiples of {together}"
-    return None
-
-
-def layout_refusal(call: Run) -> str | None:
-    """Return None if the operands lie as the copies to tensor cores need it, else the reason."""
-    operands = {"fwd": ("x", "w"), "dx": ("y", "w"), "dw": ("x", "y")}[call.problem.op]
-    together = _CHUNK_NBYTES // call.problem.itemsize
-    for name in operands:
-        array = getattr(call, name)
-        strides = element_strides(array, call.problem.layout)
-        first, channel, *spatial = strides
-        # Of the batch too where it is 1: the choice must not depend on that.
-        if channel != 1 or any(stride % together for stride in (first, *spatial)):
-            return f"{name} has strides {strides}, in order batch, channel, axes"
-        if array.data.ptr % _CHUNK_NBYTES:
-            return f"{name} does not begin at a multiple of {_CHUNK_NBYTES} bytes"
-    return None
 
 
 def _passes(problem: ConvProblem) -> list[Sizes]:
@@ -216,17 +131,55 @@ def _passes(problem: ConvProblem) -> list[Sizes]:
     return [Sizes.of(problem)]
 
 
-def _launch(call: Run, family: Family, sizes: Sizes, source: Any, w: Any, out: Any) -> None:
+def _cut(
+    product: Product, problem: ConvProblem, family: Family, device: Device, settings: Config
+) -> Cut:
+    """Cut the product of a forward convolution, or of a phase of a data gradient.
+
+    Splits change the order of a sum, and their number depends on the batch.
+    """
+    limit = 0 if settings.reproducible else settings.workspace_limit
+    itemsize = SUMS[problem.dtype].itemsize
+    return choose_cut(product, family.tiles, device.processors, _FEWEST_TERMS, limit, itemsize)
+
+
+def _sums_nbytes(product: Product, problem: ConvProblem, splits: int) -> int:
+    """Bytes of partial sums: none where a sum is whole."""
+    return splits * product.elements * SUMS[problem.dtype].itemsize if splits > 1 else 0
+
+
+def _pixels(call: Run, family: Family, sizes: Sizes, source: Any, w: Any, out: Any) -> None:
+    """Launch the product of "fwd" or of a phase of "dx", and a fold if its sums are split."""
     problem = call.problem
     product = Product.of(problem.op, sizes)
-    tile = choose_tile(product, family.tiles, call.device.processors)
+    tile, wanted = _cut(product, problem, family, call.device, call.settings)
+    sums = _room(wanted, product.elements, SUMS[problem.dtype])
+    splits = np.int32(1 if sums is None else sums.shape[0])
+    packed = call.packed(sizes, out if problem.op == "dx" else source, w)
     launch(
         family.kernel(problem.op, problem.dtype, problem.layout, tile),
-        product.blocks(tile),
+        product.blocks(tile) * int(splits),
         tile.threads,
-        (source, w, call.bias, out, call.packed(sizes, out if problem.op == "dx" else source, w)),
+        (source, w, call.bias, out, sums, splits, packed),
         tile.shared_nbytes,
     )
+    if splits > 1:
+        launch(
+            _fold_pixels(problem.op, problem.dtype),
+            blocks_for(product.elements, call.device),
+            THREADS,
+            (sums, source, w, call.bias, out, splits, packed),
+        )
+
+
+def _room(splits: int, elements: int, dtype: np.dtype[Any]) -> Any:
+    """Allocate partial sums; None for whole sums, or where the GPU has no memory for parts."""
+    if splits == 1:
+        return None
+    try:
+        return parts(splits, elements, dtype)
+    except devices.cupy().cuda.memory.OutOfMemoryError:
+        return None
 
 
 def _part_nbytes(problem: ConvProblem) -> int:
@@ -238,18 +191,18 @@ def _apart(problem: ConvProblem, splits: int) -> bool:
     return splits > 1 or problem.dtype in ("f16", "bf16")
 
 
-def _plan_dw(problem: ConvProblem, family: Family, device: Device, limit: int) -> tuple[Tile, int]:
+def _cut_dw(problem: ConvProblem, family: Family, device: Device, limit: int) -> Cut:
     """Choose the tile that fits the matrix: its depth is split until the device is full."""
     product = Product.of("dw", Sizes.of(problem))
     small, large = family.tiles[0], family.tiles[-1]
     tile = large if min(product.rows, product.lanes) > small.size else small
     nbytes = _part_nbytes(problem)
-    return tile, choose_splits(product, tile, device.processors, _FEWEST_PIXELS, limit, nbytes)
+    return Cut(tile, choose_splits(product, tile, device.processors, _FEWEST_PIXELS, limit, nbytes))
 
 
 def _weight_backward(call: Run, family: Family) -> None:
     problem = call.problem
-    tile, splits = _plan_dw(problem, family, call.device, call.limit)
+    tile, splits = _cut_dw(problem, family, call.device, call.settings.workspace_limit)
     apart = _apart(problem, splits)
     elements = prod(problem.w_shape)
     sums = parts(splits, elements, SUMS[problem.dtype]) if apart else call.w.reshape(1, elements)

@@ -41,7 +41,7 @@ def refusal(
         return f"its error bound, {strategy.bound}, is too wide for precision='highest'"
     if settings.reproducible and not strategy.reproducible:
         return "its sums depend on the batch size (reproducible=True)"
-    nbytes = strategy.workspace(problem, device, settings.workspace_limit)
+    nbytes = strategy.workspace(problem, device, settings)
     if nbytes > settings.workspace_limit:
         return f"it needs {nbytes} bytes of workspace, the limit is {settings.workspace_limit}"
     return None
@@ -80,7 +80,7 @@ def choose(problem: ConvProblem, device: Device, settings: Config) -> Choice:
     if name == "auto":
         # Reproducible choices must not depend on the batch, which work and estimates count.
         judged = replace(problem, batch=min(problem.batch, 1)) if settings.reproducible else problem
-        return _automatic(judged, device, serving, refusals)
+        return _automatic(judged, device, settings, serving, refusals)
     named = _BY_NAME.get(name)
     if named is None:
         refusals = {**refusals, name: "it has no kernels for a GPU"}
@@ -93,10 +93,14 @@ def choose(problem: ConvProblem, device: Device, settings: Config) -> Choice:
 
 
 def _automatic(
-    problem: ConvProblem, device: Device, serving: list[Strategy], refusals: dict[str, str]
+    problem: ConvProblem,
+    device: Device,
+    settings: Config,
+    serving: list[Strategy],
+    refusals: dict[str, str],
 ) -> Choice:
     threshold = min_work(problem.op, "GPU")
     if problem.work < threshold:
         return Choice(DIRECT, f"work {problem.work} is below the minimum {threshold}", refusals)
-    best = min(serving, key=lambda strategy: strategy.estimate(problem, device))
+    best = min(serving, key=lambda strategy: strategy.estimate(problem, device, settings))
     return Choice(best, "least estimated time", refusals)

@@ -9,6 +9,10 @@ from typing import NamedTuple
 
 from .params import Sizes
 
+# To start a kernel, and bytes a second of one processor.
+LAUNCH_SECONDS = 5e-6
+_BANDWIDTH = 15e9
+
 
 class Tile(NamedTuple):
     """A square part of the result, which one block computes.
@@ -37,6 +41,13 @@ class Tile(NamedTuple):
     rate: float
 
 
+class Cut(NamedTuple):
+    """How a product is cut: into tiles, and its depth into ranges that are summed apart."""
+
+    tile: Tile
+    splits: int
+
+
 class Product(NamedTuple):
     """The matrix product of an operator, for each group: C[row, lane] is a sum over depth."""
 
@@ -54,6 +65,11 @@ class Product(NamedTuple):
             return cls(sizes.groups, sizes.in_pixels, sizes.ci, sizes.co * sizes.taps)
         return cls(sizes.groups, sizes.ci * sizes.taps, sizes.co, sizes.out_pixels)
 
+    @property
+    def elements(self) -> int:
+        """Elements of the result."""
+        return self.groups * self.rows * self.lanes
+
     def blocks(self, tile: Tile) -> int:
         """Blocks of one split."""
         return self.groups * -(-self.rows // tile.size) * -(-self.lanes // tile.size)
@@ -68,9 +84,45 @@ class Product(NamedTuple):
         return blocks * tile.size**2 * depth / tile.rate
 
 
-def choose_tile(product: Product, tiles: tuple[Tile, ...], processors: int) -> Tile:
-    """Return the tile that should finish first; of equals the first."""
-    return min(tiles, key=lambda tile: product.seconds(tile, processors))
+def fold_seconds(nbytes: int, processors: int, splits: int) -> float:
+    """Estimate the time to add up parts of so many bytes each, which were written before."""
+    if splits == 1:
+        return 0.0
+    return LAUNCH_SECONDS + 2 * splits * nbytes / (_BANDWIDTH * processors)
+
+
+def choose_cut(
+    product: Product,
+    tiles: tuple[Tile, ...],
+    processors: int,
+    fewest: int,
+    limit: int,
+    itemsize: int,
+) -> Cut:
+    """Return the cut that should finish first, with its fold; of equals the first.
+
+    Small images with many channels are few tiles, so their depth is split until the device is full.
+
+    Parameters
+    ----------
+    fewest, limit
+        As for `choose_splits`.
+    itemsize : int
+        Bytes of a sum.
+    """
+    nbytes = product.elements * itemsize
+    cuts = [
+        Cut(tile, splits)
+        for tile in tiles
+        for splits in (1, choose_splits(product, tile, processors, fewest, limit, nbytes))
+    ]
+    return min(cuts, key=lambda cut: cut_seconds(product, cut, processors, nbytes))
+
+
+def cut_seconds(product: Product, cut: Cut, processors: int, nbytes: int) -> float:
+    """Estimate the time of a cut, whose result takes so many bytes."""
+    fold = fold_seconds(nbytes, processors, cut.splits)
+    return product.seconds(cut.tile, processors, cut.splits) + LAUNCH_SECONDS + fold
 
 
 def choose_splits(

@@ -30,17 +30,23 @@ _FEWEST_TIMINGS = 7
 _MOST_TRIAL_MACS = 10**11
 
 
-def key_of(problem: ConvProblem, device: Device) -> str:
+def key_of(problem: ConvProblem, device: Device, settings: Config) -> str:
     """Return the key under which a problem's measured choice is kept."""
+    precision = " tf32" if _rounds(problem, settings) else ""
     return (
         f"{problem.tune_key()} gpu {device.name.replace(' ', '_')} sm_{device.capability} "
-        f"cupy {devices.cupy().__version__} kernels {fingerprint()}"
+        f"cupy {devices.cupy().__version__} kernels {fingerprint()}{precision}"
     )
 
 
-def lookup(problem: ConvProblem, device: Device) -> tune.Measured | None:
+def _rounds(problem: ConvProblem, settings: Config) -> bool:
+    """Whether a strategy may round operands to TF32."""
+    return problem.dtype == "f32" and settings.precision == "medium"
+
+
+def lookup(problem: ConvProblem, device: Device, settings: Config) -> tune.Measured | None:
     """Return the measured choice for a problem, if there is one."""
-    return tune.recall(key_of(problem, device))
+    return tune.recall(key_of(problem, device, settings))
 
 
 def measures(problem: ConvProblem, settings: Config) -> bool:
@@ -52,7 +58,7 @@ def measures(problem: ConvProblem, settings: Config) -> bool:
 
 def choose(settings: Config, call: Run) -> tuple[str, bool]:
     """Return the name of the measured winner, and whether its result is already there."""
-    key = key_of(call.problem, call.device)
+    key = key_of(call.problem, call.device, settings)
     known, done = tune.settle(key, lambda: _measure(settings, call))
     return known.strategy, done
 
@@ -132,7 +138,9 @@ def _tolerances(call: Run) -> dict[str, Any]:
     magnitude = _result(own).astype(np.float64)
     unit = np.finfo(SUMS[call.problem.dtype]).eps / 2
     n = (call.problem.terms + 1) * unit
-    strict = magnitude * (2 * n / max(1 - n, unit) + 2 * _unit_of_result(call))
+    # Each of two factors is rounded to TF32, half a unit of 10 bits.
+    operands = 2.0**-10 * (1 + 2.0**-11) if _rounds(call.problem, call.settings) else 0.0
+    strict = magnitude * (2 * n / max(1 - n, unit) + 2 * _unit_of_result(call) + operands)
     return {"highest": strict, "high": strict + 64 * unit * magnitude.max()}
 
 

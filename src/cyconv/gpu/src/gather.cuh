@@ -143,35 +143,63 @@ template <class A, int LANES, int STEP_ROW, int STEP_LANE> struct __align__(16) 
   }
 };
 
-// Finish and store staged sums of FORWARD or DATA, neighbours in memory by neighbouring threads.
-// `row_at` says where in the tile the r-th staged row lies. A sum of DATA that is not finite may
-// owe that to a weight times the zero of a pair that does not exist, so it is computed again.
+// Finish and store a sum of FORWARD or DATA. One of DATA that is not finite may owe that to a weight
+// times the zero of a pair that does not exist, so it is computed again.
+template <int OP, class T, class A>
+static __device__ __forceinline__ void finish_pixel(A sum, int row, int channel, const T *source,
+                                                    const T *w, const T *bias, T *out,
+                                                    const ConvP &p) {
+  if (OP == DATA && !is_finite(sum)) {
+    const Pixel in = in_pixel(row, p);
+    sum = (A)dx_by_definition(source, w, p, in.n, channel, in.i[0], in.i[1], in.i[2]);
+  }
+  if (bias) sum += to_sum(bias[channel]);
+  const long long offset = channel * (OP == DATA ? p.xs[1] : p.ys[1]);
+  store(out + (pixel_index<OP>(row, p).pair + offset), sum, p);
+}
+
+// Place of a sum among the parts: in each split they lie as [channel][row], those of WEIGHT as in
+// dw, [o][taps].
+static __device__ __forceinline__ long long place(int row, int lane, const Part &part,
+                                                  const ConvP &p) {
+  const long long first = (long long)part.split * p.groups + part.group;
+  return (first * part.lanes + lane) * part.rows + row;
+}
+
+// Finish and store staged sums, neighbours in memory by neighbouring threads; with several splits,
+// store them among the parts as they are. `row_at` says where in the tile the r-th staged row lies.
 template <int OP, bool LAST, int THREADS, class T, class A, int LANES, int STEP_ROW, int STEP_LANE,
           class RowAt>
 static __device__ __forceinline__ void put(const Staged<A, LANES, STEP_ROW, STEP_LANE> &staged,
                                            RowAt row_at, const T *source, const T *w,
-                                           const T *bias, T *out, const Part &part,
-                                           const ConvP &p) {
+                                           const T *bias, T *out, A *parts, int splits,
+                                           const Part &part, const ConvP &p) {
 #pragma unroll 1
   for (int i = threadIdx.x; i < 64 * LANES; i += THREADS) {
     const int r = LAST ? i / LANES : i % 64, l = LAST ? i % LANES : i / 64;
     const int row = part.row + row_at(r), lane = part.lane + l;
     if (row >= part.rows || lane >= part.lanes) continue;
-    const int channel = part.group * part.lanes + lane;
-    A sum = staged.sums[staged.at(r, l)];
-    if (OP == DATA && !is_finite(sum)) {
-      const Pixel in = in_pixel(row, p);
-      sum = (A)dx_by_definition(source, w, p, in.n, channel, in.i[0], in.i[1], in.i[2]);
+    const A sum = staged.sums[staged.at(r, l)];
+    if (splits > 1) {
+      parts[place(row, lane, part, p)] = sum;
+    } else {
+      finish_pixel<OP>(sum, row, part.group * part.lanes + lane, source, w, bias, out, p);
     }
-    if (bias) sum += to_sum(bias[channel]);
-    const long long offset = channel * (OP == DATA ? p.xs[1] : p.ys[1]);
-    store(out + (pixel_index<OP>(row, p).pair + offset), sum, p);
   }
 }
 
-// Place of a sum of WEIGHT among the parts: in each split they lie as in dw, [o][taps].
-static __device__ __forceinline__ long long place(int row, int lane, const Part &part,
-                                                  const ConvP &p) {
-  const long long first = (long long)part.split * p.groups + part.group;
-  return (first * part.lanes + lane) * part.rows + row;
+// Add the parts of FORWARD or DATA in their order, finish and store the sums; a thread a sum.
+template <int OP, class T>
+__global__ void __launch_bounds__(256)
+fold_pixels(const typename Sum<T>::type *__restrict__ parts, const T *__restrict__ source,
+            const T *__restrict__ w, const T *__restrict__ bias, T *__restrict__ out, int splits,
+            const __grid_constant__ ConvP p) {
+  const int rows = OP == DATA ? p.in_pixels : p.out_pixels;
+  const long long n = (long long)rows * p.groups * (OP == DATA ? p.ci : p.co);
+  const long long step = (long long)gridDim.x * 256;
+  for (long long i = (long long)blockIdx.x * 256 + threadIdx.x; i < n; i += step) {
+    typename Sum<T>::type sum = parts[i];
+    for (int split = 1; split < splits; split++) sum += parts[split * n + i];
+    finish_pixel<OP>(sum, (int)(i % rows), (int)(i / rows), source, w, bias, out, p);
+  }
 }

@@ -5,9 +5,11 @@
 // block multiplies one, it loads the next into registers. Each of 16 x 16 threads keeps BM/16 x
 // BN/16 sums, in float (double for double), and adds in the order of depth.
 //
-//   igemm_fwd<T, BM, BN, BK, LAST>(x, w, bias, y, p)         y = conv(x, w) + bias, activated
-//   igemm_dx <T, BM, BN, BK, LAST>(dy, w, bias, dx, p)       dx + bias, activated; stride 1
-//   igemm_dw <T, BM, BN, BK, LAST>(x, dy, parts, splits, p)  parts[split] = dw over some pixels
+//   igemm_fwd<T, BM, BN, BK, LAST>(x, w, bias, y, parts, splits, p)    y = conv(x, w) + bias, activated
+//   igemm_dx <T, BM, BN, BK, LAST>(dy, w, bias, dx, parts, splits, p)  dx + bias, activated; stride 1
+//   igemm_dw <T, BM, BN, BK, LAST>(x, dy, parts, splits, p)            parts of dw over some pixels
+//
+// With more than one split, the first two leave y and dx alone and store parts, for `fold_pixels`.
 //
 // Launch: 256 threads, of which a processor holds two blocks of small tiles or one of large ones
 // (with fewer registers they would spill); lane tiles * row tiles * groups * splits blocks on the x
@@ -126,7 +128,8 @@ static __device__ __forceinline__ void multiply(A (&sums)[BM / 16][BN / 16],
 
 template <int OP, class T, int BM, int BN, int BK, bool LAST>
 static __device__ __forceinline__ void igemm_pixels(const T *source, const T *w, const T *bias,
-                                                    T *out, const ConvP &p) {
+                                                    T *out, typename Sum<T>::type *parts,
+                                                    int splits, const ConvP &p) {
   typedef typename Sum<T>::type A;
   union Shared {
     Buffers<A, BM, BN, BK> buffers;
@@ -135,7 +138,7 @@ static __device__ __forceinline__ void igemm_pixels(const T *source, const T *w,
   CYCONV_SHARED(Shared, shared);
   constexpr int ROWS = BM / 16, LANES = BN / 16;
   const int tid = threadIdx.x;
-  const Part part = part_of<OP, BM, BN, BK>(1, p);
+  const Part part = part_of<OP, BM, BN, BK>(splits, p);
   A sums[ROWS][LANES];
   multiply<OP, LAST>(sums, shared.buffers, operands_of<OP>(source, w, part.group, p), part, p);
 #pragma unroll
@@ -151,22 +154,24 @@ static __device__ __forceinline__ void igemm_pixels(const T *source, const T *w,
     }
     __syncthreads();
     auto row_at = [=](int r) { return element_of<ROWS, BM>(first, 0) + r; };
-    put<OP, LAST, 256>(shared.staged, row_at, source, w, bias, out, part, p);
+    put<OP, LAST, 256>(shared.staged, row_at, source, w, bias, out, parts, splits, part, p);
   }
 }
 
 template <class T, int BM, int BN, int BK, bool LAST>
 __global__ void __launch_bounds__(256, BM == 64 ? 2 : 1)
 igemm_fwd(const T *__restrict__ x, const T *__restrict__ w, const T *__restrict__ bias,
-          T *__restrict__ y, const __grid_constant__ ConvP p) {
-  igemm_pixels<FORWARD, T, BM, BN, BK, LAST>(x, w, bias, y, p);
+          T *__restrict__ y, typename Sum<T>::type *__restrict__ parts, int splits,
+          const __grid_constant__ ConvP p) {
+  igemm_pixels<FORWARD, T, BM, BN, BK, LAST>(x, w, bias, y, parts, splits, p);
 }
 
 template <class T, int BM, int BN, int BK, bool LAST>
 __global__ void __launch_bounds__(256, BM == 64 ? 2 : 1)
 igemm_dx(const T *__restrict__ dy, const T *__restrict__ w, const T *__restrict__ bias,
-         T *__restrict__ dx, const __grid_constant__ ConvP p) {
-  igemm_pixels<DATA, T, BM, BN, BK, LAST>(dy, w, bias, dx, p);
+         T *__restrict__ dx, typename Sum<T>::type *__restrict__ parts, int splits,
+         const __grid_constant__ ConvP p) {
+  igemm_pixels<DATA, T, BM, BN, BK, LAST>(dy, w, bias, dx, parts, splits, p);
 }
 
 template <class T, int BM, int BN, int BK, bool LAST>

@@ -4,9 +4,11 @@
 // tiles of BM rows and BN lanes; a warp has WM x WN of them. STAGES buffers hold 64 bytes of depth
 // each: while a block multiplies one, asynchronous copies fill the others.
 //
-//   tensor_fwd<T, BM, BN, WM, WN, STAGES>(x, w, bias, y, p)        y = conv(x, w) + bias, activated
-//   tensor_dx <T, BM, BN, WM, WN, STAGES>(dy, w, bias, dx, p)      dx + bias, activated; stride 1
-//   tensor_dw <T, BM, BN, WM, WN, STAGES>(x, dy, parts, splits, p) parts[split] = dw of some pixels
+//   tensor_fwd<T, BM, BN, WM, WN, STAGES>(x, w, bias, y, parts, splits, p)
+//   tensor_dx <T, BM, BN, WM, WN, STAGES>(dy, w, bias, dx, parts, splits, p)
+//   tensor_dw <T, BM, BN, WM, WN, STAGES>(x, dy, parts, splits, p)
+//
+// compute what the kernels of igemm.cuh compute that are called so.
 //
 // Launch: a warp for each WM x WN of a tile; lane tiles * row tiles * groups * splits blocks on the
 // x axis. Dynamic shared memory: STAGES (BM + BN) 64 bytes, or 64 (BN + 8) sums for the way out.
@@ -212,23 +214,21 @@ static __device__ __forceinline__ void multiply(A (&sums)[WM / 16][WN / 8][4],
       for (int e = 0; e < 4; e++) sums[i][j][e] = A(0);
     }
   }
-  const int steps = (part.depth_end - part.depth + BK - 1) / BK;
   const int warp_row = tid / 32 % (BM / WM) * WM, warp_lane = tid / 32 / (BM / WM) * WN;
   // A group of copies a step, empty or not, so that counting groups is counting steps.
 #pragma unroll
   for (int s = 0; s < STAGES - 1; s++) {
-    if (s < steps) load(s, part.depth + s * BK);
+    if (part.depth_end - part.depth > s * BK) load(s, part.depth + s * BK);
     close_copies();
   }
-  for (int s = 0; s < steps; s++) {
+  for (int k = part.depth, stage = 0; k < part.depth_end; k += BK, stage = (stage + 1) % STAGES) {
     wait_for_copies<STAGES - 2>();
     // Now the copies of all threads have landed, and nobody reads the stage before this one.
     __syncthreads();
-    if (s + STAGES - 1 < steps) {
-      load((s + STAGES - 1) % STAGES, part.depth + (s + STAGES - 1) * BK);
-    }
+    const int ahead = (STAGES - 1) * BK;
+    if (part.depth_end - k > ahead) load((stage + STAGES - 1) % STAGES, k + ahead);
     close_copies();
-    const T *tile_a = shared.a[s % STAGES], *tile_b = shared.b[s % STAGES];
+    const T *tile_a = shared.a[stage], *tile_b = shared.b[stage];
 #pragma unroll
     for (int step = 0; step < Tensor<T>::STEPS; step++) {
       Register a[WM / 16][4], b[WN / 16][4];
@@ -261,7 +261,8 @@ template <int BM, int WM, int WN> static __device__ __forceinline__ int tensor_l
 
 template <int OP, class T, int BM, int BN, int WM, int WN, int STAGES>
 static __device__ __forceinline__ void tensor_pixels(const T *source, const T *w, const T *bias,
-                                                     T *out, const ConvP &p) {
+                                                     T *out, typename Sum<T>::type *parts,
+                                                     int splits, const ConvP &p) {
   typedef typename Sum<T>::type A;
   union Shared {
     Stages<T, BM, BN, STAGES> stages;
@@ -271,7 +272,7 @@ static __device__ __forceinline__ void tensor_pixels(const T *source, const T *w
   constexpr int WARPS = BM / WM, ROWS = 64 / WARPS;
   static_assert(WM % ROWS == 0, "tile");
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const Part part = part_of<OP, BM, BN, 64 / (int)sizeof(T)>(1, p);
+  const Part part = part_of<OP, BM, BN, 64 / (int)sizeof(T)>(splits, p);
   A sums[WM / 16][WN / 8][4];
   multiply<OP, T, A, BM, BN, WM, WN, STAGES>(
       sums, shared.stages, operands_of<OP>(source, w, part.group, p), part, p);
@@ -294,22 +295,25 @@ static __device__ __forceinline__ void tensor_pixels(const T *source, const T *w
     }
     __syncthreads();
     auto row_at = [=](int r) { return r / ROWS * WM + first + r % ROWS; };
-    put<OP, true, BM / WM * (BN / WN) * 32>(shared.staged, row_at, source, w, bias, out, part, p);
+    put<OP, true, BM / WM * (BN / WN) * 32>(shared.staged, row_at, source, w, bias, out, parts,
+                                            splits, part, p);
   }
 }
 
 template <class T, int BM, int BN, int WM, int WN, int STAGES>
 __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, Tensor<T>::BLOCKS)
 tensor_fwd(const T *__restrict__ x, const T *__restrict__ w, const T *__restrict__ bias,
-           T *__restrict__ y, const __grid_constant__ ConvP p) {
-  tensor_pixels<FORWARD, T, BM, BN, WM, WN, STAGES>(x, w, bias, y, p);
+           T *__restrict__ y, typename Sum<T>::type *__restrict__ parts, int splits,
+           const __grid_constant__ ConvP p) {
+  tensor_pixels<FORWARD, T, BM, BN, WM, WN, STAGES>(x, w, bias, y, parts, splits, p);
 }
 
 template <class T, int BM, int BN, int WM, int WN, int STAGES>
 __global__ void __launch_bounds__(BM / WM * (BN / WN) * 32, 1)
 tensor_dx(const T *__restrict__ dy, const T *__restrict__ w, const T *__restrict__ bias,
-          T *__restrict__ dx, const __grid_constant__ ConvP p) {
-  tensor_pixels<DATA, T, BM, BN, WM, WN, STAGES>(dy, w, bias, dx, p);
+          T *__restrict__ dx, typename Sum<T>::type *__restrict__ parts, int splits,
+          const __grid_constant__ ConvP p) {
+  tensor_pixels<DATA, T, BM, BN, WM, WN, STAGES>(dy, w, bias, dx, parts, splits, p);
 }
 
 template <class T, int BM, int BN, int WM, int WN, int STAGES>

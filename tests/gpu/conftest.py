@@ -8,10 +8,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import fakecupy
+import nvrtc
 import pytest
 
 import cyconv
-from cyconv.gpu.module import source
+from cyconv.gpu.module import Kernel, source
 from cyconv.gpu.strategies import KERNELS
 
 # In a session of more tests than this, all kernels are compiled at once, on all processors.
@@ -30,6 +31,27 @@ def _compiled_kernels(request, tmp_path_factory):
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             fakecupy.precompile_header()
             list(pool.map(_compile, KERNELS))
+    if nvrtc.library_path() is not None:
+        # Emulated tests leave processors idle.
+        request.getfixturevalue("compiled")
+
+
+@pytest.fixture(scope="session")
+def compiled(request):
+    """(kernel, capability) -> nvrtc.Report; compiled ahead of the tests of the session that ask."""
+    parameters = [
+        item.callspec.params for item in request.session.items if hasattr(item, "callspec")
+    ]
+    kernels = dict.fromkeys(p["kernel"] for p in parameters if isinstance(p.get("kernel"), Kernel))
+    cache = getattr(request.config, "cache", None)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        futures = {
+            (kernel, capability): pool.submit(nvrtc.report, kernel, capability, cache)
+            for kernel in kernels
+            for capability in nvrtc.capabilities(kernel)
+        }
+        yield lambda kernel, capability: futures[kernel, capability].result()
+        pool.shutdown(cancel_futures=True)
 
 
 def _compile(kernel):

@@ -7,13 +7,28 @@ neither needs a device.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import importlib.util
+import re
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from cyconv.gpu.module import source
+
 # What CuPy passes, and nothing that it does not.
 OPTIONS = ("-std=c++17", "-ftz=true", "--device-as-default-execution-space")
+
+# Of GPUs that kernels are compiled for.
+OLDEST, NEWER = 75, (80, 90)
+# Of tensor cores, by element type; double has no ldmatrix, its fragments are loads of 16 bytes.
+INSTRUCTIONS = {
+    "half_t": ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "ldmatrix", "cp.async"),
+    "bfloat16_t": ("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "ldmatrix", "cp.async"),
+    "float": ("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "ldmatrix", "cp.async"),
+    "double": ("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64", "cp.async"),
+}
 
 
 class Compiled(NamedTuple):
@@ -87,3 +102,35 @@ def compile_kernel(source, expression, capability):
         return Compiled(ptx, _text(program, "CUBIN"), log)
     finally:
         _library().nvrtcDestroyProgram(ctypes.byref(program))
+
+
+@dataclass
+class Report:
+    """What is worth knowing of a compiled kernel."""
+
+    nbytes: int
+    stack_nbytes: int
+    local: bool
+    instructions: list[str]
+
+
+def report(kernel, capability, cache):
+    """Compile, or recall what came of it in an earlier session; `cache` is pytest's, or None."""
+    text = source(kernel.files)
+    parts = (text, kernel.expression, str(capability), repr(version()), *OPTIONS)
+    key = "cyconv-nvrtc/" + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+    known = None if cache is None else cache.get(key, None)
+    if known is None:
+        result = compile_kernel(text, kernel.expression, capability)
+        stacks = map(int, re.findall(r"(\d+) bytes stack frame", result.log))
+        found = {name for names in INSTRUCTIONS.values() for name in names if name in result.ptx}
+        local = "__local_depot" in result.ptx
+        known = asdict(Report(len(result.cubin), max(stacks), local, sorted(found)))
+        if cache is not None:
+            cache.set(key, known)
+    return Report(**known)
+
+
+def capabilities(kernel):
+    """Those of `OLDEST` and `NEWER` that a kernel compiles for."""
+    return [c for c in (OLDEST, *NEWER) if c >= kernel.capability]

@@ -178,12 +178,16 @@ def test_splits(cupy, launches, tile, split, name, op, layout):
         check(cupy, name, op, dtype, layout)
         operator = "FORWARD" if op == "fwd" else "DATA"
         assert launches[f"fold_pixels<{operator}, {TYPES[dtype]}>"]
-        launches.clear()
-        with cyconv.config(workspace_limit=1000):
-            check(cupy, name, op, dtype, layout)
-        with cyconv.config(reproducible=True):
-            check(cupy, name, op, dtype, layout)
-        assert not any(kernel.startswith("fold") for kernel in launches)
+
+
+@pytest.mark.parametrize("op", ["fwd", "dx"])
+@pytest.mark.parametrize("settings", [{"workspace_limit": 1000}, {"reproducible": True}])
+def test_where_sums_are_whole(cupy, launches, split, settings, op):
+    for layout in ("nchw", "nhwc"):
+        with cyconv.config(**settings):
+            check(cupy, "plain", op, "f16", layout)
+    assert launches
+    assert not any(kernel.startswith("fold") for kernel in launches)
 
 
 def test_split_sums_are_the_same_from_run_to_run(cupy, launches, split):

@@ -7,76 +7,18 @@ source, options and version.
 
 from __future__ import annotations
 
-import hashlib
 import re
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 
 import nvrtc
 import pytest
+from nvrtc import INSTRUCTIONS, NEWER, OLDEST
 
-from cyconv.gpu.module import Kernel, source
+from cyconv.gpu.module import source
 from cyconv.gpu.strategies import KERNELS
 
 pytestmark = pytest.mark.skipif(
     nvrtc.library_path() is None, reason="the package nvidia-cuda-nvrtc is not installed"
 )
-
-OLDEST, NEWER = 75, (80, 90)
-# Of tensor cores, by element type; double has no ldmatrix, its fragments are loads of 16 bytes.
-INSTRUCTIONS = {
-    "half_t": ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "ldmatrix", "cp.async"),
-    "bfloat16_t": ("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", "ldmatrix", "cp.async"),
-    "float": ("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "ldmatrix", "cp.async"),
-    "double": ("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64", "cp.async"),
-}
-
-
-@dataclass
-class Report:
-    """What is worth knowing of a compiled kernel."""
-
-    nbytes: int
-    stack_nbytes: int
-    local: bool
-    instructions: list[str]
-
-
-def _report(kernel, capability, cache):
-    """Compile, or recall what came of it in an earlier session."""
-    text = source(kernel.files)
-    parts = (text, kernel.expression, str(capability), repr(nvrtc.version()), *nvrtc.OPTIONS)
-    key = "cyconv-nvrtc/" + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
-    known = cache.get(key, None)
-    if known is None:
-        result = nvrtc.compile_kernel(text, kernel.expression, capability)
-        stacks = map(int, re.findall(r"(\d+) bytes stack frame", result.log))
-        found = {name for names in INSTRUCTIONS.values() for name in names if name in result.ptx}
-        local = "__local_depot" in result.ptx
-        known = asdict(Report(len(result.cubin), max(stacks), local, sorted(found)))
-        cache.set(key, known)
-    return Report(**known)
-
-
-def _capabilities(kernel):
-    return [c for c in (OLDEST, *NEWER) if c >= kernel.capability]
-
-
-@pytest.fixture(scope="session")
-def compiled(request):
-    """(kernel, capability) -> Report; two at a time are compiled ahead of the tests that ask."""
-    parameters = [
-        item.callspec.params for item in request.session.items if hasattr(item, "callspec")
-    ]
-    kernels = dict.fromkeys(p["kernel"] for p in parameters if isinstance(p.get("kernel"), Kernel))
-    with ThreadPoolExecutor(2) as pool:
-        futures = {
-            (kernel, capability): pool.submit(_report, kernel, capability, request.config.cache)
-            for kernel in kernels
-            for capability in _capabilities(kernel)
-        }
-        yield lambda kernel, capability: futures[kernel, capability].result()
-        pool.shutdown(cancel_futures=True)
 
 
 def test_architectures():
@@ -89,7 +31,7 @@ def test_no_kernel_is_listed_twice():
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.expression)
 def test_compiles(compiled, kernel):
-    for capability in _capabilities(kernel):
+    for capability in nvrtc.capabilities(kernel):
         assert compiled(kernel, capability).nbytes > 0
 
 

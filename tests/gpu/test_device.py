@@ -12,6 +12,7 @@ import pytest
 from cases import CASES, FUNCTIONS, string
 
 import cyconv
+from cyconv import autograd
 from cyconv.gpu.strategies import GPU, KERNELS
 
 TYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
@@ -76,6 +77,37 @@ def test_results_are_the_same_from_run_to_run(device):
             cyconv.conv_weight_backward(x, dy, (64, 64, 3, 3), strategy=strategy) for _ in range(2)
         )
         assert (first == second).all()
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_split_sums_are_the_same_from_run_to_run(device, layout):
+    """A small image of many channels: few tiles, so sums are split."""
+    shape = (1, 512, 7, 7) if layout == "NCHW" else (1, 7, 7, 512)
+    weights = (512, 512, 3, 3) if layout == "NCHW" else (512, 3, 3, 512)
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(size).astype(np.float32) for size in (shape, weights))
+    keywords = {"padding": 1, "layout": layout, "strategy": "implicit_gemm"}
+    first, second = (
+        cyconv.conv2d(device.asarray(x), device.asarray(w), **keywords) for _ in range(2)
+    )
+    assert cyconv.explain(shape, weights, device="gpu", **keywords).workspace_nbytes > 0
+    assert (first == second).all()
+    truth = oracle.forward(x, w, padding=1, layout=layout.lower())
+    magnitude = oracle.forward(abs(x), abs(w), padding=1, layout=layout.lower())
+    limit = oracle.bound(magnitude, 512 * 9, np.float32)
+    oracle.assert_within(first.get().astype(truth.dtype), truth, limit, layout)
+
+
+def test_pooling(device):
+    x = np.random.default_rng(0).standard_normal((2, 5, 17, 16)).astype(np.float32)
+    results = []
+    for asarray in (np.array, device.asarray):
+        tensor = cyconv.Tensor(asarray(x), requires_grad=True)
+        y = autograd.max_pool(2, tensor, 3, stride=2, padding=1)
+        y.sum().backward()
+        results.append((y.numpy(), tensor.grad.numpy()))
+    for got, expected in zip(results[1], results[0], strict=True):
+        np.testing.assert_array_equal(got.get(), expected)
 
 
 def test_another_stream_and_a_captured_graph(device):

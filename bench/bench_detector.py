@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from turns import turn
 
 Run = Callable[[], np.ndarray]
 SIDES = ("cyconv", "onnxruntime")
@@ -84,7 +85,8 @@ class Worker:
              "--threads", str(threads)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        self.marked = self._number()
+        with turn(self._process):
+            self.marked = self._number()
 
     def _number(self) -> float:
         assert self._process.stdout is not None
@@ -96,15 +98,17 @@ class Worker:
     def time(self, runs: int) -> float:
         """Return the seconds of the fastest of some runs."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{runs}\n")
-        self._process.stdin.flush()
-        return self._number()
+        with turn(self._process):
+            self._process.stdin.write(f"{runs}\n")
+            self._process.stdin.flush()
+            return self._number()
 
     def stop(self) -> None:
         """End the process."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        with turn(self._process):
+            self._process.stdin.close()
+            self._process.wait()
 
 
 def compare(size: tuple[int, int], threads: int, rounds: int, runs: int) -> dict[str, Any]:

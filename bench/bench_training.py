@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from turns import turn
 
 Step = Callable[[], float]
 
@@ -175,7 +176,8 @@ class Worker:
              "--threads", str(threads)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        self._line()
+        with turn(self._process):
+            self._line()
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -187,15 +189,17 @@ class Worker:
     def time(self, steps: int) -> float:
         """Return the seconds of the fastest of some steps."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{steps}\n")
-        self._process.stdin.flush()
-        return float(self._line())
+        with turn(self._process):
+            self._process.stdin.write(f"{steps}\n")
+            self._process.stdin.flush()
+            return float(self._line())
 
     def stop(self) -> None:
         """End the process."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        with turn(self._process):
+            self._process.stdin.close()
+            self._process.wait()
 
 
 def compare(name: str, layout: str, threads: int, rounds: int, steps: int) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """One side of a comparison, seen from the benchmark: a library in a worker process of its own.
 
-A worker that dies or exceeds its time is ended and started afresh for the next cell.
+A worker runs only while it is asked. One that dies or exceeds its time is ended and started afresh
+for the next cell.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+
+from turns import turn
 
 WORKER = Path(__file__).with_name("worker.py")
 START_SECONDS = 120.0
@@ -62,7 +65,8 @@ class Side:
         threading.Thread(
             target=self._read, args=(self._process.stdout, self._answers), daemon=True
         ).start()
-        hello = self._answer(START_SECONDS)
+        with turn(self._process):
+            hello = self._answer(START_SECONDS)
         self.absent = hello.get("absent", "")
         self.version = hello.get("version", "")
         return not self.absent
@@ -98,12 +102,13 @@ class Side:
         """
         if not self.start():
             raise SideError(f"absent: {self.absent}")
-        try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # the answer, or rather its absence, tells
-        answer = self._answer(within)
+        with turn(self._process):
+            try:
+                self._process.stdin.write(json.dumps(request).encode() + b"\n")
+                self._process.stdin.flush()
+            except BrokenPipeError:
+                pass  # the answer, or rather its absence, tells
+            answer = self._answer(within)
         for failure in ("unsupported", "error"):
             if failure in answer:
                 raise SideError(f"{failure}: {answer[failure]}")

@@ -54,7 +54,7 @@ class Config(NamedTuple):
         Raise `UnsupportedError` where a named strategy would fall back to ``direct``.
     precision : {"highest", "high", "medium"}
         The weakest error bound that a strategy may have: ``"highest"`` excludes ``winograd``
-        and ``fft``. No strategy of this release is as inexact as ``"medium"`` permits.
+        and ``fft``. ``"medium"`` permits TF32 on a GPU, and no more than ``"high"`` on a CPU.
     reproducible : bool
         Only strategies whose result depends neither on the thread count nor on the batch size.
     workspace_limit : int

@@ -71,15 +71,22 @@ def spread(result: np.ndarray) -> list[float]:
     return result[np.unravel_index(places, result.shape)].astype(np.float64).tolist()
 
 
+PREPARED = "-prepared"
+
+
 class Cyconv:
-    """The functions as a user calls them: arrays in, a fresh array out."""
+    """The functions as a user calls them: arrays in, a fresh array out.
+
+    A strategy with PREPARED at its end is that of weights packed once, ahead of all calls.
+    """
 
     def __init__(self, threads: int, strategy: str) -> None:
         import cyconv
 
         self.cyconv = cyconv
         self.threads = threads
-        self.strategy = strategy
+        self.strategy = strategy.removesuffix(PREPARED)
+        self.prepared = strategy.endswith(PREPARED)
         try:
             self.version = version("cyconv")
         except PackageNotFoundError:  # run from a source tree
@@ -119,6 +126,11 @@ class Cyconv:
             "strategy": self.strategy,
             "threads": self.threads,
         }
+        if self.prepared:
+            if operator != "fwd":
+                raise UnsupportedError("weights are prepared for forward")
+            layer = cyconv.prepare(b, **options)
+            return lambda: layer(a), layer.explain(a)
         if operator == "fwd":
             function = cyconv.conv_forward
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cells import Cell, add_cell_arguments, chosen_cells
-from libraries import Cyconv, draw_operands
+from libraries import PREPARED, Cyconv, draw_operands
 from machine import describe_machine, headline
 from report import geometric_mean, settings_of, title
 from worker import fastest
@@ -43,13 +43,15 @@ def candidates(cell: Cell, explanation: Any, within: float) -> dict[str, float]:
     return timed
 
 
-def measure(cell: Cell, within: float, rounds: int, seconds: float) -> dict:
+def measure(cell: Cell, within: float, rounds: int, seconds: float, suffix: str) -> dict:
     """Time the strategies of a cell in turns; return a record."""
     problem = cell.description()
     arrays = Cyconv.arrays(problem, draw_operands(problem))
-    _, explanation = Cyconv(cell.threads, "auto").call_on(problem, arrays)
+    _, explanation = Cyconv(cell.threads, "auto" + suffix).call_on(problem, arrays)
     estimates = candidates(cell, explanation, within)
-    calls = {name: Cyconv(cell.threads, name).call_on(problem, arrays)[0] for name in estimates}
+    calls = {
+        name: Cyconv(cell.threads, name + suffix).call_on(problem, arrays)[0] for name in estimates
+    }
     for call in calls.values():
         call()
     slot = seconds / (rounds * len(calls))
@@ -79,7 +81,7 @@ def measure(cell: Cell, within: float, rounds: int, seconds: float) -> dict:
         "dtype": cell.problem.dtype,
         "batch": cell.problem.batch,
         "threads": cell.threads,
-        "requested": "auto",
+        "requested": "auto" + suffix,
         "strategy": explanation.strategy,
         "best": best,
         "regret": strategies[best]["regret"],
@@ -133,10 +135,12 @@ def main() -> None:
     add("--within", type=float, default=4.0, help="bound of the estimate, times the least one")
     add("--rounds", type=int, help="turns of every strategy (default 5; quick: 3)")
     add("--seconds-per-cell", type=float, help="for all strategies (default 1; quick: 0.2)")
+    add("--prepared", action="store_true", help="forward, with weights packed ahead")
     add("--output", type=Path, metavar="FILE.jsonl", help="one record a line")
     options = parser.parse_args()
     rounds = options.rounds or (3 if options.quick else 5)
     seconds = options.seconds_per_cell or (0.2 if options.quick else 1.0)
+    suffix = PREPARED if options.prepared else ""
     machine = describe_machine()
     started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     print(headline(machine))
@@ -146,7 +150,9 @@ def main() -> None:
     records = []
     with open(options.output or os.devnull, "w") as output:
         for cell in chosen_cells(options):
-            record = measure(cell, options.within, rounds, seconds)
+            if suffix and cell.problem.op != "fwd":
+                continue
+            record = measure(cell, options.within, rounds, seconds, suffix)
             records.append(record)
             print(row(record), flush=True)
             output.write(json.dumps(record | {"machine": machine, "started": started}) + "\n")

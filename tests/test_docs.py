@@ -40,6 +40,7 @@ MODULES = (
     "cyconv.explanation",
     "cyconv.functional",
     "cyconv.nn.module",
+    "cyconv.plans",
     "cyconv.prepared",
     "cyconv.problem",
     "cyconv.settings",

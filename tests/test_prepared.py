@@ -197,6 +197,38 @@ def test_gradients_flow_to_the_image():
     np.testing.assert_allclose(one.grad.numpy(), two.grad.numpy(), rtol=1e-10)
 
 
+def test_explanation_counts_packing_as_free(layout):
+    """The strategy is the one that the call takes, for images of any strides."""
+    name, shape = (
+        oracle.layout_name(layout, 2),
+        (1, 256, 8, 8) if layout == "nchw" else (1, 8, 8, 256),
+    )
+    w = np.ones((256, 256, 3, 3) if layout == "nchw" else (256, 3, 3, 256), np.float32)
+    layer = cyconv.prepare(w, padding=1, layout=name)
+    told = layer.explain(shape)
+    plain = cyconv.explain(shape, w, padding=1, layout=name)
+    packed = {c.name: c.estimate for c in told.candidates if c.estimate is not None}
+    every_time = {c.name: c.estimate for c in plain.candidates if c.estimate is not None}
+    assert packed["implicit_gemm"] < every_time["implicit_gemm"]
+    assert packed["winograd"] < every_time["winograd"]
+    assert packed["direct"] == every_time["direct"]
+    layer(np.ones(shape, np.float32))
+    assert layer.strategies == {shape: told.strategy}
+    apart = np.ones((*shape[:-1], 2 * shape[-1]), np.float32)[..., ::2]
+    assert layer.explain(apart).strategy
+    layer(apart)
+    with pytest.raises(cyconv.ShapeError):
+        layer.explain((1, 3, 8, 8))
+
+
+def test_repr_tells_what_is_not_the_default():
+    w = np.ones((4, 2, 3, 3), np.float32)
+    assert repr(cyconv.prepare(w)) == "<Prepared f32 (4, 2, 3, 3): not called yet, 288 bytes>"
+    assert "), padding=1, activation='relu': " in repr(
+        cyconv.prepare(w, padding=1, activation="relu")
+    )
+
+
 def test_reproducible_results_do_not_depend_on_the_batch():
     layer = cyconv.prepare(W, padding=1)
     x = _image(14, 14, batch=5)

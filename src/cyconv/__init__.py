@@ -21,7 +21,7 @@ from .errors import (
     ShapeError,
     UnsupportedError,
 )
-from .explanation import Candidate, Explanation, Plan, explain, plan
+from .explanation import Candidate, Explanation, explain
 from .functional import (
     bias_backward,
     conv1d,
@@ -37,6 +37,7 @@ from .functional import (
 )
 from .isa import active_isa, isas
 from .kernels import _memory, _openmp
+from .plans import Plan, plan
 from .prepared import Prepared, prepare
 from .problem import ConvProblem
 from .settings import STRATEGIES, Config, config, get_config

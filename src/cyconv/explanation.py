@@ -1,204 +1,23 @@
-"""What a user can ask of the choice: a reusable plan, and an explanation of it."""
+"""What a user can ask of a choice: `explain` tells which strategy a call takes, and why."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import request, tune
 from .algorithms import CPU
-from .binding import Bound, bind, natural_strides
+from .binding import bind, natural_strides
 from .costs import estimate
-from .devices import check_places, entered, namespace, on_gpu
-from .errors import DTypeError, ShapeError
-from .execute import execute
+from .devices import entered, on_gpu
 from .kernels._geometry import Geometry
-from .operands import NAMES, Array, Operands, Strides, as_array, element_strides, takes_result
+from .operands import Strides, element_strides
+from .plans import INPUTS, check_device, known_settings, look_on_gpu
 from .problem import ConvProblem
 from .request import Request
 from .select import refusal
-from .settings import Config, check_strategy, check_threads, resolve
-
-if TYPE_CHECKING:
-    from .gpu import Outlook
-
-# Which operands an operator takes, in the order of its call.
-_INPUTS = {"fwd": ("x", "w"), "dx": ("dy", "w"), "dw": ("x", "dy")}
-
-
-class Plan:
-    """A problem with its chosen strategy, to be called again and again.
-
-    Made by `plan`. The choice stays what it was when the plan was made.
-
-    Attributes
-    ----------
-    problem : ConvProblem
-    strategy : str
-        Name of the chosen strategy.
-    reason : str
-        Why it was chosen.
-    refusals : dict of str to str
-        The strategies that do not serve the problem, and why.
-    workspace_nbytes : int
-        Scratch bytes of a call on contiguous operands.
-    device : {"cpu", "gpu"}
-        Whose arrays it takes.
-    """
-
-    def __init__(
-        self, problem: ConvProblem, settings: Config, chosen: Bound | Outlook, device: str
-    ) -> None:
-        self.problem = problem
-        self.strategy = chosen.strategy
-        self.reason = chosen.reason
-        self.refusals = dict(chosen.refusals)
-        self.workspace_nbytes = chosen.workspace_nbytes
-        self.device = device
-        self._settings = settings._replace(strategy=self.strategy, strict=False)
-
-    def __call__(self, a: Any, b: Any, bias: Any = None, *, out: Array | None = None) -> Array:
-        """Run the plan on the operator's two operands: (x, w), (dy, w) or (x, dy).
-
-        Parameters
-        ----------
-        a, b : array_like
-            Of the problem's shapes (batch axis included) and dtype.
-        bias : array_like, optional
-            Given exactly if the problem has one.
-        out : numpy.ndarray, optional
-            C-contiguous, of the result's shape and dtype, apart from the operands.
-
-        Returns
-        -------
-        numpy.ndarray
-
-        Raises
-        ------
-        ShapeError, DTypeError
-            If an operand is not what the problem says.
-        """
-        problem = self.problem
-        shapes = {"x": problem.x_shape, "w": problem.w_shape, "dy": problem.y_shape}
-        given = {}
-        for name, value in zip(_INPUTS[problem.op], (a, b), strict=True):
-            array = as_array(name, value)
-            if on_gpu(array) != (self.device == "gpu"):
-                kind = f"{namespace(array).__name__}.ndarray"
-                raise TypeError(f"{name} is a {kind}, the plan is for device={self.device!r}")
-            if array.shape != shapes[name]:
-                raise ShapeError(f"{name} has shape {array.shape}, the plan is for {shapes[name]}")
-            if NAMES.get(array.dtype.name) != problem.dtype:
-                raise DTypeError(f"{name} has dtype {array.dtype}, the plan is for {problem.dtype}")
-            given[name] = array
-        dtype, shape = given[_INPUTS[problem.op][0]].dtype.newbyteorder("="), problem.result_shape
-        if out is not None and (out.shape != shape or out.dtype != dtype):
-            raise ShapeError(
-                f"out is {out.dtype} of shape {out.shape}, should be {dtype} of {shape}"
-            )
-        check_places(**given, bias=bias, out=out)
-        added = self._bias(bias)
-        with entered(next(iter(given.values()))) as xp:
-            if out is None or not takes_result(out, shape, dtype, (*given.values(), added)):
-                result = xp.empty(shape, dtype)
-            else:
-                result = out
-            x, w, y = (given.get(name, result) for name in ("x", "w", "dy"))
-            execute(problem, self._settings, Operands(x, w, y, added))
-            if out is None or out is result:
-                return result  # type: ignore[no-any-return]
-            out[...] = result
-        return out
-
-    def _bias(self, bias: Any) -> Array | None:
-        problem = self.problem
-        if (bias is not None) != problem.has_bias:
-            wanted = "needs" if problem.has_bias else "has no"
-            raise ValueError(f"bias: the problem {wanted} bias: {problem}")
-        if bias is None:
-            return None
-        channels = problem.c_out if problem.op == "fwd" else problem.c_in
-        array = as_array("bias", bias)
-        if not on_gpu(array):
-            array = np.ascontiguousarray(array, problem.compute_dtype)
-        if array.shape != (channels,):
-            raise ShapeError(f"bias has shape {array.shape}, should be ({channels},)")
-        return array
-
-    def __repr__(self) -> str:
-        return f"<Plan {self.problem}: {self.strategy} ({self.reason})>"
-
-
-def plan(
-    problem: ConvProblem | str,
-    *,
-    strategy: str | None = None,
-    threads: int | None = None,
-    device: str = "cpu",
-) -> Plan:
-    """Choose a strategy for a problem, once.
-
-    Parameters
-    ----------
-    problem : ConvProblem or str
-        Or its string form.
-    strategy : str, optional
-        As in `conv_forward`. ``"profile"`` takes a measured choice if there is one, and ``"auto"``
-        otherwise: there is no data to measure with.
-    threads : int, optional
-    device : {"cpu", "gpu"}
-        Whether the plan is for NumPy's arrays, or for CuPy's on its current device.
-
-    Returns
-    -------
-    Plan
-
-    Examples
-    --------
-    >>> import numpy as np, cyconv
-    >>> p = cyconv.plan("fwd f32 nchw n1 ci1 co1 i8x8 k3x3")
-    >>> p.strategy
-    'direct'
-    >>> p(np.ones((1, 1, 8, 8), "f4"), np.ones((1, 1, 3, 3), "f4")).shape
-    (1, 1, 6, 6)
-    """
-    if isinstance(problem, str):
-        problem = ConvProblem.parse(problem)
-    if not isinstance(problem, ConvProblem):
-        raise TypeError(f"problem must be a ConvProblem or its string form, not {problem!r}")
-    settings = resolve(
-        problem.op,
-        check_strategy("strategy", strategy),
-        check_threads("threads", threads),
-        _device("device", device).upper(),
-    )
-    if device == "gpu":
-        return Plan(problem, settings, _look(problem, settings), device)
-    settings = _known_settings(problem, settings)
-    return Plan(problem, settings, bind(problem, settings, natural_strides(problem)), device)
-
-
-def _device(name: str, value: object) -> str:
-    if value not in ("cpu", "gpu"):
-        raise ValueError(f"{name} must be 'cpu' or 'gpu', not {value!r}")
-    return str(value)
-
-
-def _look(problem: ConvProblem, settings: Config) -> Outlook:
-    from .gpu import look
-
-    return look(problem, settings)
-
-
-def _known_settings(problem: ConvProblem, settings: Config) -> Config:
-    """Put a measured choice, or else ``auto``, in the place of ``profile``."""
-    if settings.strategy != "profile":
-        return settings
-    known = None if settings.reproducible else tune.lookup(problem, settings)
-    if known is None:
-        return settings._replace(strategy="auto")
-    return settings._replace(strategy=known.strategy, strict=False)
+from .settings import Config, check_strategy, resolve
 
 
 class Candidate(NamedTuple):
@@ -350,7 +169,7 @@ def explain(
         raise ValueError(f"operator must be one of {', '.join(_OPERATORS)}, not {operator!r}")
     if not 2 <= len(operands) <= 3:
         raise TypeError(f"explain() takes two or three operands, not {len(operands)}")
-    _check_device(device, operands[:2])
+    _checkcheck_device(device, operands[:2])
     checked = _checked(operator, operands, dict(keywords))
     problem = checked.problem
     arrays = [a for a in (checked.x, checked.w, checked.y) if a is not None]
@@ -362,11 +181,18 @@ def explain(
         settings = resolve(problem.op, check_strategy("strategy", strategy), threads, "GPU")
         return _explained_on_gpu(problem, settings)
     strides = _strides(checked, [_is_shape(value) for value in operands[:2]])
-    settings = _known_settings(problem, checked.settings)
-    bound = bind(problem, settings, strides)
+    return explained(problem, checked.settings, strides)
+
+
+def explained(
+    problem: ConvProblem, asked: Config, strides: Strides, prepared: bool = False
+) -> Explanation:
+    """Explain a call by its problem, settings and strides; `prepared` weights cost no packing."""
+    settings = known_settings(problem, asked)
+    bound = bind(problem, settings, strides, prepared)
     reason = bound.reason
-    known = tune.lookup(problem, checked.settings)
-    if known is not None and checked.settings.strategy == "profile":
+    known = tune.lookup(problem, asked)
+    if known is not None and asked.strategy == "profile":
         reason = "measured fastest"
     geometry = Geometry(problem, *strides)
     candidates = []
@@ -376,7 +202,7 @@ def explain(
             Candidate(
                 algorithm.name,
                 refused,
-                None if refused else estimate(algorithm.name, problem),
+                None if refused else estimate(algorithm.name, problem, prepared),
                 None if known is None else known.seconds.get(algorithm.name),
                 algorithm.bound,
             )
@@ -392,11 +218,11 @@ def explain(
     )
 
 
-def _check_device(device: str | None, operands: tuple[Any, ...]) -> None:
+def _checkcheck_device(device: str | None, operands: tuple[Any, ...]) -> None:
     """Check that arrays, if there are any, lie where `device` says."""
     if device is None:
         return
-    _device("device", device)
+    check_device("device", device)
     for i, value in enumerate(operands):
         if not _is_shape(value) and on_gpu(value) != (device == "gpu"):
             kind = "a cupy.ndarray" if on_gpu(value) else f"a {type(value).__name__}"
@@ -404,7 +230,7 @@ def _check_device(device: str | None, operands: tuple[Any, ...]) -> None:
 
 
 def _explained_on_gpu(problem: ConvProblem, settings: Config) -> Explanation:
-    outlook = _look(problem, settings)
+    outlook = look_on_gpu(problem, settings)
     return Explanation(
         problem,
         outlook.strategy,
@@ -426,9 +252,7 @@ def _strides(checked: Request, shapes: list[bool]) -> Strides:
     problem = checked.problem
     natural = natural_strides(problem)
     arrays = {"x": checked.x, "w": checked.w, "y": checked.y}
-    given = dict(
-        zip([name.replace("dy", "y") for name in _INPUTS[problem.op]], shapes, strict=True)
-    )
+    given = dict(zip([name.replace("dy", "y") for name in INPUTS[problem.op]], shapes, strict=True))
     return tuple(  # type: ignore[return-value]
         natural[i] if array is None or given[role] else element_strides(array, problem.layout)
         for i, (role, array) in enumerate(arrays.items())

@@ -10,12 +10,18 @@ from . import arguments, calls, request
 from .binding import bind, natural_strides
 from .devices import refuse_gpu
 from .errors import DTypeError
-from .operands import NAMES, Array, as_array, result_dtype
+from .explanation import Explanation, explained
+from .operands import NAMES, Array, as_array, element_strides, result_dtype
 from .packings import Packings
 from .request import Request
 from .settings import check_strategy, check_threads
 
 _OPERATORS = ("forward", "transposed")
+_DEFAULTS = {
+    "operator": "forward", "stride": 1, "padding": 0, "dilation": 1, "groups": 1,
+    "output_padding": 0, "layout": "channels_first", "activation": None, "strategy": None,
+    "threads": None,
+}  # fmt: skip
 
 
 class Prepared:
@@ -109,6 +115,33 @@ class Prepared:
             )
         return checked._replace(w=self._ready)
 
+    def explain(self, x: Any) -> Explanation:
+        """Tell which strategy a call on `x` takes, and why; packing is counted as free.
+
+        Parameters
+        ----------
+        x : array_like, or tuple of int
+            An image, or the shape of a contiguous one.
+
+        Returns
+        -------
+        Explanation
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            If the call would raise it.
+        """
+        is_shape = isinstance(x, tuple)
+        checked = self._check(np.broadcast_to(np.zeros((), self.dtype), x) if is_shape else x, None)
+        problem = checked.problem
+        of_x, of_w, of_y = natural_strides(problem)
+        if checked.x is not None and not is_shape:
+            of_x = element_strides(checked.x, problem.layout)
+        if checked.y is not None and not is_shape:
+            of_y = element_strides(checked.y, problem.layout)
+        return explained(problem, checked.settings, (of_x, of_w, of_y), prepared=True)
+
     def _pack(self, input_shape: Any) -> None:
         """Choose and pack for contiguous images of a shape."""
         ndim = self._w.ndim - 2
@@ -136,11 +169,11 @@ class Prepared:
         return sum(own.values()) + self._packings.nbytes
 
     def __repr__(self) -> str:
-        parameters = {k: v for k, v in self._parameters.items() if v is not None}
-        said = ", ".join(f"{name}={value!r}" for name, value in parameters.items())
+        parameters = {k: v for k, v in self._parameters.items() if v != _DEFAULTS[k]}
+        said = "".join(f", {name}={value!r}" for name, value in parameters.items())
         strategies = ", ".join(sorted(set(self.strategies.values()))) or "not called yet"
         return (
-            f"<Prepared {NAMES[self.dtype.name]} {self._w.shape}, {said}: {strategies}, "
+            f"<Prepared {NAMES[self.dtype.name]} {self._w.shape}{said}: {strategies}, "
             f"{self.nbytes:,} bytes>"
         )
 

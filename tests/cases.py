@@ -54,7 +54,6 @@ GEOMETRY = {
     "tall_kernel": "n1 g1 ci3 co2 i9x6 k5x1 s1 p2x0 d1",
     # kernel against image
     "kernel_is_image": "n2 g1 ci3 co5 i6x7 k6x7 s1 p0 d1 bias",
-    "few_pixels": "n2 g1 ci5 co72 i3x3 k3x3 s1 p1 d1",
     "kernel_is_image_dilated": "n1 g1 ci2 co2 i7x5 k3x3 s1 p0 d3x2",
     "kernel_above_image": "n1 g1 ci2 co3 i3x2 k5x5 s1 p2 d1",
     "kernel_reads_padding_only": "n1 g1 ci1 co2 i1x1 k3x3 s2 p4 d1",
@@ -111,6 +110,7 @@ GEOMETRY = {
     "many_pixels": "n1 g1 ci2 co3 i45x67 k3x3 s1 p1 d1",
     "many_images": "n37 g1 ci2 co3 i4x5 k3x3 s1 p1 d1 bias",
     "batch_5": "n5 g1 ci3 co2 i5x5 k2x2 s1 p0 d1",
+    "few_pixels": "n2 g1 ci5 co72 i3x3 k3x3 s1 p1 d1",
     # thin images
     "one_row": "n2 g1 ci3 co4 i1x19 k1x3 s1 p0x1 d1",
     "one_column": "n2 g1 ci3 co4 i19x1 k3x1 s1 p1x0 d1",

@@ -13,6 +13,7 @@ from math import ceil, prod
 
 from .algorithms._fft_tiles import plan, sizes_of
 from .kernels import _ukernels
+from .kernels._implicit_gemm import few_pixels
 from .problem import ConvProblem
 
 _CYCLES = 3e9
@@ -33,9 +34,6 @@ _TILED_PENALTY = 1.1
 # Weight gradients also pack dy, and add up the sums of blocks.
 _GRADIENT_PENALTY = 1.1
 _FEW = 8
-# At most so many pixels are lanes of a product, where there are so many filters for each.
-_FEW_PIXELS = 64
-_FEW_SHARE = 4
 # Seconds for each element that is moved: streamed through a cache, transposed in small blocks,
 # gathered with a stride, copied into columns and read back by BLAS.
 _STREAMED = 0.25e-9
@@ -73,7 +71,7 @@ def _moved(problem: ConvProblem) -> int:
 
 def _implicit_gemm(problem: ConvProblem, prepared: bool = False) -> float:
     pixels = problem.batch * prod(problem.out_size)
-    few = pixels <= _FEW_PIXELS and pixels * _FEW_SHARE <= problem.c_out // problem.groups
+    few = few_pixels(pixels, problem.c_out // problem.groups)
     if few and problem.op == "fwd" and not prepared:
         return _few_pixels(problem, pixels)
     channels = (problem.c_in if problem.op == "dx" else problem.c_out) // problem.groups

@@ -16,18 +16,17 @@ from libc.string cimport memset
 from ._passes cimport (
     aligned, ceil_div, cyconv_flush_begin, cyconv_flush_end, pass_t, run_length,
 )
-from ._run cimport epilogue_t, finish, run_t
+from ._run cimport epilogue_t, run_t
 from ._slabs cimport (
-    block_place, blocks_t, fill_slab_line, is_readable, list_depth, list_pixels, place_t,
-    result_offset, size_slab, slab_pitch, vectors_of,
+    BLOCK_DEPTH, block_place, blocks_t, fill_slab_line, is_readable, list_depth, list_pixels,
+    place_t, size_slab, slab_pitch, store_block, vectors_of,
 )
-from ._ukernels cimport CYCONV_MOST_ROWS, cyconv_ukernels, move, outer, transpose
+from ._ukernels cimport CYCONV_MOST_ROWS, cyconv_ukernels, outer, transpose
 
 
 cdef enum:
     FEW_PIXELS = 64             # at most, of all images
     FEW_SHARE = 4               # and so many filters for each of them, at least
-    FEW_DEPTH = 448             # of B at a time, as the other way
     FILTERS = 60                # of a task
 
 
@@ -38,6 +37,10 @@ cdef struct few_t:
     ptrdiff_t positions_at, slab_at, packed_at, private_at, private_nbytes, nbytes
 
 
+cdef inline bint is_few(ptrdiff_t pixels, ptrdiff_t filters) noexcept nogil:
+    return 0 < pixels <= FEW_PIXELS and pixels * FEW_SHARE <= filters
+
+
 cdef inline bint plan_few(
     const pass_t *p, const cyconv_ukernels *uk, ptrdiff_t itemsize, ptrdiff_t limit, int threads,
     few_t *f
@@ -45,9 +48,7 @@ cdef inline bint plan_few(
     """Whether a forward pass is to be done so, within the limit; and the layout of the scratch."""
     cdef blocks_t *b = &f.blocks
     f.pixels = p.batch * p.axis[1].outputs * p.axis[2].outputs
-    if p.axis[0].outputs != 1 or p.depth == 0 or not 0 < f.pixels <= FEW_PIXELS:
-        return False
-    if f.pixels * FEW_SHARE > p.lanes:
+    if p.axis[0].outputs != 1 or p.depth == 0 or not is_few(f.pixels, p.lanes):
         return False
     b.mr = uk.mr
     b.vl = uk.vl_f32 if itemsize == 4 else uk.vl_f64
@@ -97,35 +98,6 @@ cdef inline void _pack_patches(
         j += count
 
 
-cdef inline void _store_filters(
-    const pass_t *p, const place_t *at, const cyconv_ukernels *uk, const floating *c,
-    ptrdiff_t c_row, ptrdiff_t lanes, const epilogue_t *last, floating *result
-) noexcept nogil:
-    """Write the pixels of some filters to the result, which points at the first of them, and finish
-    them."""
-    cdef ptrdiff_t pixel = p.axis[2].every * p.axis[2].result_stride
-    cdef ptrdiff_t n, y, x, j, rows = at.rows, cols = at.cols
-    cdef floating *target
-    if p.axis[1].every * p.axis[1].result_stride == cols * pixel:   # rows follow each other
-        cols *= rows
-        rows = 1
-    for n in range(at.images):
-        for y in range(rows):
-            target = result + result_offset(p, at, n, y)
-            if p.result_c == 1:
-                transpose(uk, lanes, cols, c, c_row, target, pixel)
-                finish(last, uk, cols, lanes, target, pixel, 1)
-            else:
-                if pixel == 1:
-                    move(uk, lanes, cols, c, c_row, 1, target, p.result_c, 1)
-                else:
-                    for j in range(lanes):
-                        for x in range(cols):
-                            target[j * p.result_c + x * pixel] = c[j * c_row + x]
-                finish(last, uk, lanes, cols, target, p.result_c, pixel)
-            c += cols
-
-
 cdef inline void _filters_task(
     const pass_t *p, const few_t *f, const cyconv_ukernels *uk, const floating *packed,
     const floating *w, const ptrdiff_t *weight_offset, const floating *bias,
@@ -140,7 +112,7 @@ cdef inline void _filters_task(
         for j in range(f.pitch):
             c[i * f.pitch + j] = bias[begin + i] if bias != NULL else 0
     while k < p.depth:
-        depth = min(<ptrdiff_t> FEW_DEPTH, p.depth - k)
+        depth = min(<ptrdiff_t> BLOCK_DEPTH, p.depth - k)
         first = 0
         for tile in range(tiles):
             m = lanes // tiles + (1 if tile < lanes % tiles else 0)
@@ -154,7 +126,7 @@ cdef inline void _filters_task(
                     c + first * f.pitch + panel * nr, f.pitch)
             first += m
         k += depth
-    _store_filters(p, at, uk, c, f.pitch, lanes, last, result + begin * p.result_c)
+    store_block(p, at, uk, c, 1, f.pitch, lanes, last, result + begin * p.result_c)
 
 
 cdef inline void run_few(

@@ -25,7 +25,7 @@ from libc.string cimport memset
 
 cimport numpy as cnp
 
-from ._few_pixels cimport few_t, plan_few, run_few
+from ._few_pixels cimport few_t, is_few, plan_few, run_few
 from ._geometry cimport Geometry, geometry_t
 from ._panels cimport pack_panels
 from ._passes cimport (
@@ -34,11 +34,11 @@ from ._passes cimport (
 )
 from ._run cimport Run, epilogue_t, finish, run_t
 from ._slabs cimport (
-    FOLD_PIXELS, block_place, blocks_t, divide_blocks, fill_slab_line, list_depth, list_pixels,
-    place_t, result_offset, result_step, vectors_of,
+    BLOCK_DEPTH, FOLD_PIXELS, block_place, blocks_t, divide_blocks, fill_slab_line, list_depth,
+    list_pixels, place_t, result_offset, result_step, store_block, vectors_of,
 )
 from ._ukernels cimport (
-    CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, collect, cyconv_ukernels, move, outer, transpose,
+    CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, collect, cyconv_ukernels, outer, transpose,
 )
 
 import numpy as np
@@ -48,37 +48,7 @@ from ._run import OPERATORS
 cnp.import_array()
 
 cdef enum:
-    BLOCK_DEPTH = 448           # of B at a time: 448 rows of two AVX2 vectors fill most of L1
     ROW_CHUNK = 96              # rows of a weight gradient that one task computes
-
-
-cdef void _store(
-    const pass_t *p, const place_t *at, const cyconv_ukernels *uk, const floating *c,
-    ptrdiff_t c_row, ptrdiff_t lanes, const epilogue_t *last, floating *result
-) noexcept nogil:
-    """Write a block's pixels of one panel to the result, which points at the panel's channel, and
-    finish them."""
-    cdef ptrdiff_t pixel = p.axis[2].every * p.axis[2].result_stride
-    cdef ptrdiff_t n, y, x, j, rows = at.rows, cols = at.cols
-    cdef floating *target
-    if p.axis[1].every * p.axis[1].result_stride == cols * pixel:   # rows follow each other
-        cols *= rows
-        rows = 1
-    for n in range(at.images):
-        for y in range(rows):
-            target = result + result_offset(p, at, n, y)
-            if p.result_c == 1:
-                move(uk, cols, lanes, c, c_row, 1, target, pixel, 1)
-                finish(last, uk, cols, lanes, target, pixel, 1)
-            else:
-                if pixel == 1:
-                    transpose(uk, cols, lanes, c, c_row, target, p.result_c)
-                else:
-                    for j in range(lanes):
-                        for x in range(cols):
-                            target[j * p.result_c + x * pixel] = c[x * c_row + j]
-                finish(last, uk, lanes, cols, target, p.result_c, pixel)
-            c += cols * c_row
 
 
 cdef void _panel_product(
@@ -144,7 +114,7 @@ cdef void _block_task(
             p, b, uk, source, position, pixels, offset, packed + panel * b.nr * p.depth, lanes,
             bias + lane if bias != NULL else NULL, target, c_row)
         if target == c:
-            _store(p, &at, uk, c, c_row, lanes, last, result + lane * p.result_c)
+            store_block(p, &at, uk, c, c_row, 1, lanes, last, result + lane * p.result_c)
         else:
             finish(last, uk, pixels, lanes, target, step, 1)
 
@@ -440,6 +410,11 @@ def workspace(Geometry geometry not None, str op, ptrdiff_t limit, int threads):
         else:
             most = max(most, divide_blocks(&p, code, active(), itemsize, limit, threads).nbytes)
     return most
+
+
+def few_pixels(ptrdiff_t pixels, ptrdiff_t filters):
+    """Return whether forward packs the patches of so many pixels rather than so many filters."""
+    return is_few(pixels, filters)
 
 
 def is_turned(Geometry geometry not None, ptrdiff_t limit, int threads):

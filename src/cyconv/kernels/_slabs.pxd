@@ -9,12 +9,14 @@ from libc.string cimport memcpy, memset
 
 from ._passes cimport LINE, aligned, axis_t, ceil_div, pass_t, slab_span
 from ._patches cimport valid_range
-from ._ukernels cimport cyconv_ukernels, transpose
+from ._run cimport epilogue_t, finish
+from ._ukernels cimport cyconv_ukernels, move, transpose
 
 
 cdef enum:
     BLOCK_PIXELS = 448          # rows of C (forward), or depth (weight backward), of a block
     SLAB_BYTES = 524288         # preferred most, so that a slab stays in the second cache level
+    BLOCK_DEPTH = 448           # of B at a time: 448 rows of two AVX2 vectors fill most of L1
     FOLD_PIXELS = 4096          # of a weight gradient, summed before they are added in float64
 
 
@@ -304,3 +306,37 @@ cdef inline ptrdiff_t result_step(const pass_t *p, const place_t *at) noexcept n
     if at.images > 1 and p.result_n != at.rows * at.cols * pixel:
         return 0
     return pixel
+
+
+cdef inline void store_block(
+    const pass_t *p, const place_t *at, const cyconv_ukernels *uk, const floating *c,
+    ptrdiff_t c_pixel, ptrdiff_t c_lane, ptrdiff_t lanes, const epilogue_t *last, floating *result
+) noexcept nogil:
+    """Write some lanes of a block's pixels to the result, which points at the first of them, and
+    finish them; in c either lanes are neighbours or pixels are."""
+    cdef ptrdiff_t pixel = p.axis[2].every * p.axis[2].result_stride
+    cdef ptrdiff_t n, y, x, j, rows = at.rows, cols = at.cols
+    cdef floating *target
+    if p.axis[1].every * p.axis[1].result_stride == cols * pixel:   # rows follow each other
+        cols *= rows
+        rows = 1
+    for n in range(at.images):
+        for y in range(rows):
+            target = result + result_offset(p, at, n, y)
+            if p.result_c == 1:
+                if c_lane == 1:
+                    move(uk, cols, lanes, c, c_pixel, 1, target, pixel, 1)
+                else:
+                    transpose(uk, lanes, cols, c, c_lane, target, pixel)
+                finish(last, uk, cols, lanes, target, pixel, 1)
+            else:
+                if pixel != 1:
+                    for j in range(lanes):
+                        for x in range(cols):
+                            target[j * p.result_c + x * pixel] = c[x * c_pixel + j * c_lane]
+                elif c_lane == 1:
+                    transpose(uk, cols, lanes, c, c_pixel, target, p.result_c)
+                else:
+                    move(uk, lanes, cols, c, c_lane, 1, target, p.result_c, 1)
+                finish(last, uk, lanes, cols, target, p.result_c, pixel)
+            c += cols * c_pixel

@@ -318,6 +318,7 @@ def test_ctrl_c_leaves_the_library_usable(python, strategy_of_loop):
     python(f"""
 import os, signal, threading, time
 import numpy as np, cyconv
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 x, w = np.ones((4, 16, 64, 64)), np.ones((16, 16, 3, 3))
 for turn in range(3):
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))

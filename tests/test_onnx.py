@@ -58,8 +58,7 @@ def _refusal(strategy, node, w):
         return None
     if w.shape[-1] != 3:
         return "kernel"
-    reasons = (name for name in ("strides", "dilations") if {*attributes.get(name, ())} - {1})
-    return next((name.removesuffix("s") for name in reasons), None)
+    return "stride" if {*attributes.get("strides", ())} - {1} else None
 
 
 def attributes_of(node):

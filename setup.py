@@ -18,6 +18,7 @@ MODULES = (
     "_channel_sums",
     "_geometry",
     "_run",
+    "_signature",
     "_ukernels",
     "_direct",
     "_gemm",

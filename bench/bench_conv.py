@@ -36,7 +36,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--peer", nargs="*", choices=PEERS, default=list(PEERS))
     add("--rounds", type=int, help="turns of every side (default 5; quick: 3)")
     add("--seconds-per-cell", type=float, help="time for all sides (default 2; quick: 0.3)")
-    add("--cell-timeout", type=float, help="bound of a side in seconds (default 30; quick: 5)")
+    add("--cell-timeout", type=float, default=30.0, help="bound of a side in seconds")
     add("--keep-heap", action="store_true", help="no page faults for fresh outputs, on any side")
     add("--output", type=Path, metavar="FILE.jsonl", help="one record a line, as they come")
     add("--resume", action="store_true", help="keep the records of --output, run what is missing")
@@ -47,7 +47,7 @@ def parse_arguments() -> argparse.Namespace:
     options.effort = Effort(
         rounds=options.rounds or (3 if quick else 5),
         seconds=options.seconds_per_cell or (0.3 if quick else 2.0),
-        timeout=options.cell_timeout or (5.0 if quick else 30.0),
+        timeout=options.cell_timeout,
     )
     return options
 

@@ -29,6 +29,7 @@ FLOORS = (
         "kernels._geometry",
         "kernels._memory",
         "kernels._openmp",
+        "kernels._signature",
         "kernels._ukernels",
         "kernels.blas_threads",
         "split",
@@ -42,7 +43,7 @@ FLOORS = (
         "request",
     ),
     ("kernels._planes", "kernels._slabs", "kernels._winograd_tiles"),
-    ("kernels._few_pixels", "kernels._panels"),
+    ("kernels._few_pixels", "kernels._gradients", "kernels._panels"),
     ("kernels._winograd_weights",),
     ("kernels._winograd_plan",),
     (
@@ -176,12 +177,11 @@ LONGER = {
     "problem.py": (400, "one class"),
     "settings.py": (350, "every setting and variable has its owner here"),
     "autograd/tape.py": (400, "variables, operators and nodes refer to each other"),
-    "kernels/_channel_lanes.pyx": (450, "three operators over the same slabs"),
+    "kernels/_channel_lanes.pyx": (490, "three operators over the same slabs"),
     "kernels/_pixel_lanes.pyx": (420, "three operators over the same planes"),
     "kernels/_slide.pyx": (410, "three operators over the same strips"),
     "kernels/_columns.pyx": (420, "three operators over the same planes"),
     "kernels/_winograd.pyx": (440, "three operators over the same tiles"),
-    "kernels/_implicit_gemm.pyx": (510, "three operators over the same blocks"),
 }
 
 _CIMPORT = re.compile(r"^\s*cimport\s+(.+)$", re.MULTILINE)

@@ -84,7 +84,9 @@ def test_transposed_convolutions(rank, more, layout):
         size = tuple(2 * n for n in SIZES[rank])
         placed = ours(_place(x, layout), output_size=size)
         right = theirs(torch.from_numpy(x), output_size=size).detach().numpy()
-        np.testing.assert_allclose(oracle.to_first(placed.numpy(), layout), right, rtol=1e-10)
+        np.testing.assert_allclose(
+            oracle.to_first(placed.numpy(), layout), right, rtol=1e-10, atol=1e-10
+        )
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu", "gelu", "sigmoid", "tanh"])

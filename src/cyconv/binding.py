@@ -55,16 +55,17 @@ class Bound(NamedTuple):
         Operands are ready (`operands.is_ready`) and of the bound strides; the result and the
         residual are C-contiguous, and the result overlaps nothing. `packed` is what `pack` gives.
         """
-        scratch = take(self.workspace_nbytes if self.algorithm.uses_scratch else 0)
+        problem, algorithm, _, _, geometry, nbytes, limit, threads, flush, empty = self
+        scratch = take(nbytes if algorithm.uses_scratch else 0)
         call = Run(
-            self.problem, self.geometry, x, w, y, bias, residual, activation, packed, scratch,
-            self.limit, self.threads, self.flush,
+            problem, geometry, x, w, y, bias, residual, activation, packed, scratch, limit, threads,
+            flush,
         )  # fmt: skip
-        if self.empty:
+        if empty:
             self._fill(call)
             return
         try:
-            done = self.algorithm.run(call)
+            done = algorithm.run(call)
         finally:
             give(scratch)
         if not done:

@@ -1,7 +1,7 @@
 """From a call's raw arguments to its result, by way of a memory of calls.
 
 A call whose arguments were seen before (shapes, strides, dtypes, parameters and settings) skips
-all checks: `_calls` maps the raw arguments to a bound plan.
+all checks: `_calls` maps the signature of a call to a bound plan.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .binding import Bound, bind
 from .devices import check_places, entered, namespace
 from .errors import DTypeError, ShapeError
 from .execute import execute
+from .kernels._signature import signature
 from .operands import Array, Operands, is_ready, takes_result
 from .packings import Packings
 from .request import Raw, Request
@@ -44,72 +45,6 @@ def clear() -> None:
     _calls.clear()
 
 
-def _key(
-    kind: str, rank: int | None, a: Any, b: Any, bias: Any, residual: Any, extra: Any, raw: Raw
-) -> tuple[Any, ...] | None:
-    """Return a key of the raw arguments, or None where they need a closer look.
-
-    The parameters' types are part of it: True and 1.0 equal 1 and would share its key.
-    """
-    if type(a) is not np.ndarray or type(b) is not np.ndarray:
-        return None
-    types = tuple(map(type, raw))
-    if list in types:
-        raw = _hashable(raw)
-    if (tuple in types or list in types) and not (_exact(raw[:7]) and _exact_pair(raw[7])):
-        return None
-    if extra and not _exact(extra):
-        extra = _hashable(extra)
-        if not _exact(extra):
-            return None
-    if not (a.flags.aligned and b.flags.aligned):
-        return None
-    tail = None
-    if bias is not None:
-        if not _is_plain(bias):
-            return None
-        tail = (bias.shape, bias.dtype)
-    added = None
-    if residual is not None:
-        if not _is_plain(residual):
-            return None
-        added = (residual.shape, residual.dtype)
-    return (
-        kind, rank, a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype, tail, added,
-        extra, raw, types,
-        get_config(),
-    )  # fmt: skip
-
-
-def _is_plain(array: Any) -> bool:
-    """Whether shape and dtype tell all about an array; it may be read-only."""
-    return type(array) is np.ndarray and array.flags.c_contiguous and array.flags.aligned
-
-
-def _hashable(values: Any) -> tuple[Any, ...]:
-    """Return tuples in place of lists, which mean the same as parameters."""
-    return tuple([_hashable(v) if type(v) in (list, tuple) else v for v in values])
-
-
-def _exact(values: tuple[Any, ...]) -> bool:
-    """Whether all values are exactly ints, strings or None, or tuples of such."""
-    for value in values:
-        kind = type(value)
-        if kind is tuple:
-            if not _exact(value):
-                return False
-        elif not (kind is int or kind is str or value is None):
-            return False
-    return True
-
-
-def _exact_pair(activation: Any) -> bool:
-    """Whether an activation is a name, None, or exactly a name and a float."""
-    if type(activation) is tuple:
-        return tuple(map(type, activation)) == (str, float)
-    return type(activation) is str or activation is None
-
-
 def run(
     kind: str,
     rank: int | None,
@@ -131,7 +66,7 @@ def run(
     An operand whose type has a method ``__cyconv_call__`` answers the call itself, with the
     arguments as they were given.
     """
-    key = _key(kind, rank, a, b, bias, residual, extra, raw)
+    key = signature(kind, rank, a, b, bias, residual, extra, raw, get_config())
     if key is None:
         for operand in (a, b, bias, residual):
             answer = getattr(type(operand), "__cyconv_call__", None)

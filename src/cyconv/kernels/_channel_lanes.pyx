@@ -1,9 +1,10 @@
-"""Depthwise convolution of channels-last images, in vectors over channels, through a slab.
+"""Depthwise convolution in vectors over channels, through a slab.
 
 A block of the image is copied into a slab of one or two vectors of channels a pixel, with its zeros
 around it; neighbouring pixels are then neighbours in memory, however many channels the image has.
-The taps of a pixel are summed by `along`. `_slide` is faster where it serves: this is for the other
-kernels, large or dilated ones above all.
+The taps of a pixel are summed by `along`. In channels-last order `_slide` is faster where it serves:
+this is for the other kernels, large or dilated ones above all. A large kernel also pays for the
+transposition of planes.
 
 In weight gradients rows of the microkernel are taps, and its depth is pixels. They are summed in
 the data's type over at most FOLD_PIXELS pixels, and those sums in float64; pixels are divided into
@@ -26,7 +27,7 @@ from ._passes cimport (
 from ._patches cimport valid_range
 from ._run cimport Run, epilogue_t, finish, run_t
 from ._ukernels cimport (
-    CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, along, collect, cyconv_ukernels,
+    CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, along, collect, cyconv_ukernels, transpose,
 )
 
 from ._run import OPERATORS
@@ -36,6 +37,7 @@ cdef enum:
     MOST_COLUMNS = 64           # of a block
     FOLD_PIXELS = 4096
     FEWEST_TASKS = 16           # of a weight gradient, if it has as many blocks
+    LARGE_TAPS = 80             # of a kernel for whose sake planes are transposed
 
 
 cdef struct blocks_t:
@@ -160,6 +162,11 @@ cdef void _copy_lanes(
     if channel == 1 and lanes == b.nr:
         collect(uk, count, b.nv, source, pixel, target)
         return
+    if pixel == 1:
+        if lanes < b.nr:
+            memset(target, 0, count * b.nr * sizeof(floating))
+        transpose(uk, lanes, count, source, channel, target, b.nr)
+        return
     for x in range(count):
         for j in range(lanes):
             target[x * b.nr + j] = source[x * pixel + j * channel]
@@ -194,6 +201,35 @@ cdef void _fill_slab(
             target += b.high[2] * b.nr
 
 
+cdef void _seen_taps(
+    const axis_t *axis, ptrdiff_t output, ptrdiff_t *lo, ptrdiff_t *hi
+) noexcept nogil:
+    """Range of the taps through which an output sees the source."""
+    cdef ptrdiff_t first = output * axis.step + axis.origin, begin
+    if axis.between < 0:
+        valid_range(
+            first + (axis.taps - 1) * axis.between, -axis.between, axis.size, axis.taps, lo, hi)
+        begin = axis.taps - hi[0]
+        hi[0] = axis.taps - lo[0]
+        lo[0] = begin
+    else:
+        valid_range(first, max(axis.between, <ptrdiff_t> 1), axis.size, axis.taps, lo, hi)
+
+
+cdef void _store_row(
+    const blocks_t *b, const cyconv_ukernels *uk, const floating *c, ptrdiff_t lanes,
+    ptrdiff_t count, floating *target, ptrdiff_t pixel, ptrdiff_t channel
+) noexcept nogil:
+    """Write some lanes of `count` pixels to the result."""
+    cdef ptrdiff_t x, j
+    if pixel == 1:
+        transpose(uk, count, lanes, c, b.nr, target, channel)
+        return
+    for x in range(count):
+        for j in range(lanes):
+            target[x * pixel + j * channel] = c[x * b.nr + j]
+
+
 cdef bint _block_task(
     const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const floating *source,
     const floating *w, ptrdiff_t weight_lane, const floating *bias, const epilogue_t *last,
@@ -212,14 +248,19 @@ cdef bint _block_task(
     cdef place_t at = _place(p, b, index)
     cdef ptrdiff_t k, y, x, i, j, m, tile, tiles = ceil_div(at.cols, b.mr)
     cdef ptrdiff_t pixel = a2.every * a2.result_stride
+    cdef ptrdiff_t lo, hi, first = 0, taps = p.taps
+    cdef bint all_taps = p.axis[0].taps != 1, whole = p.result_c == 1 and lanes == b.nr
+    cdef ptrdiff_t row_of_c = pixel if whole else b.nr
     cdef floating *target
     cdef floating *row
     for j in range(b.nr):
         start[j] = bias[j] if bias != NULL and j < lanes else 0
         for k in range(p.taps):
             weights[k * b.nr + j] = w[j * weight_lane + weight_offset[k]] if j < lanes else 0
-    if only_finite and not all_finite(weights, p.taps * b.nr):
-        return False
+    if not all_finite(weights, p.taps * b.nr):
+        if only_finite:
+            return False
+        all_taps = True
     if p.taps > 0:
         _fill_slab(p, b, uk, &at, source, lanes, slab)
     for y in range(at.rows):
@@ -230,19 +271,23 @@ cdef bint _block_task(
             + (a2.first + at.x * a2.every) * a2.result_stride)
         row = slab + y * a1.step * b.high[2] * b.nr
         x = 0
+        if not all_taps:    # what is finite times the zeros above and below the image is left out
+            _seen_taps(a1, at.y + y, &lo, &hi)
+            first, taps = lo * a2.taps, (hi - lo) * a2.taps
         for tile in range(tiles):
             m = at.cols // tiles + (1 if tile < at.cols % tiles else 0)
             for i in range(m):
                 rows[i] = row + (x + i) * a2.step * b.nr
-            if lanes == b.nr:
-                along(uk, m, b.nv, p.taps, rows, offset, weights, start, target + x * pixel, pixel)
-            else:
-                along(uk, m, b.nv, p.taps, rows, offset, weights, start, c, b.nr)
-                for i in range(m):
-                    for j in range(lanes):
-                        target[(x + i) * pixel + j] = c[i * b.nr + j]
+            along(
+                uk, m, b.nv, taps, rows, offset + first, weights + first * b.nr, start,
+                (target if whole else c) + x * row_of_c, row_of_c)
             x += m
-        finish(last, uk, at.cols, lanes, target, pixel, 1)
+        if not whole:
+            _store_row(b, uk, c, lanes, at.cols, target, pixel, p.result_c)
+        if p.result_c == 1:
+            finish(last, uk, at.cols, lanes, target, pixel, 1)
+        else:
+            finish(last, uk, lanes, at.cols, target, p.result_c, pixel)
     return True
 
 
@@ -392,9 +437,18 @@ cdef bint _run(
 
 
 def serves(Geometry geometry not None, str op):
-    """Return whether there is one channel a group, and the result's channels are contiguous."""
+    """Return whether there is one channel a group, and either the result's channels are contiguous
+    or the kernel is large and the channels fill their vectors."""
     cdef const geometry_t *g = &geometry.c
-    return g.ci == 1 and g.co == 1 and g.groups > 1 and (g.y_c if op == "fwd" else g.x_c) == 1
+    cdef const cyconv_ukernels *uk = active()
+    cdef ptrdiff_t vl = uk.vl_f64 if geometry.double_precision else uk.vl_f32
+    if g.ci != 1 or g.co != 1 or g.groups == 1:
+        return False
+    if (g.y_c if op == "fwd" else g.x_c) == 1:
+        return True
+    return (
+        g.kernel[0] * g.kernel[1] * g.kernel[2] >= LARGE_TAPS
+        and 4 * g.groups >= 3 * ceil_div(g.groups, vl) * vl)
 
 
 def workspace(Geometry geometry not None, str op, int threads):

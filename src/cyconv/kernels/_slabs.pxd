@@ -17,7 +17,6 @@ cdef enum:
     BLOCK_PIXELS = 448          # rows of C (forward), or depth (weight backward), of a block
     SLAB_BYTES = 524288         # preferred most, so that a slab stays in the second cache level
     BLOCK_DEPTH = 448           # of B at a time: 448 rows of two AVX2 vectors fill most of L1
-    FOLD_PIXELS = 4096          # of a weight gradient, summed before they are added in float64
 
 
 cdef struct blocks_t:
@@ -32,9 +31,8 @@ cdef struct blocks_t:
     ptrdiff_t slab_image, slab_elements
     ptrdiff_t panels, packed                    # panels in all; packed at a time
     ptrdiff_t splits                            # tasks that share a block's panels
-    ptrdiff_t private_at, private_nbytes        # scratch of each thread
-    ptrdiff_t offsets_at, weight_offsets_at, positions_at, pack_at, sum_at, fold_at, nbytes
-    bint fold
+    # Scratch: offsets, packed panels or sums, then what each thread has for itself.
+    ptrdiff_t offsets_at, weight_offsets_at, pack_at, private_at, private_nbytes, nbytes
 
 
 cdef inline bint is_readable(const pass_t *p, int op) noexcept nogil:
@@ -77,18 +75,17 @@ cdef inline blocks_t divide_blocks(
     const pass_t *p, int op, const cyconv_ukernels *uk, ptrdiff_t itemsize, ptrdiff_t limit,
     int threads
 ) noexcept nogil:
-    """Choose blocks of pixels and the layout of the scratch; nbytes exceeds the limit if none
-    fits. Blocks of a weight gradient do not depend on the threads: they decide the sum's order."""
+    """Choose blocks of pixels. Those of a weight gradient do not depend on the threads: they decide
+    the sum's order."""
     cdef blocks_t b
     cdef ptrdiff_t plane = p.axis[1].outputs * p.axis[2].outputs
     cdef ptrdiff_t slab_most = min(<ptrdiff_t> SLAB_BYTES, limit // (4 if op == 2 else 2 * threads))
-    cdef ptrdiff_t lanes, per_panel, used, full
     b.mr = uk.mr
     b.vl = uk.vl_f32 if itemsize == 4 else uk.vl_f64
     b.nr = 2 * b.vl
+    b.panels = ceil_div(p.lanes, b.nr)
     b.in_place = is_readable(p, op)
     b.pitch = slab_pitch(p.channels, itemsize)
-    b.fold = op == 2 and itemsize == 4 and p.batch * p.axis[0].outputs * plane > FOLD_PIXELS
 
     # Whole images if several fit a block, else whole rows, else a piece of a row.
     b.images = 1
@@ -116,40 +113,27 @@ cdef inline blocks_t divide_blocks(
     b.cols = ceil_div(p.axis[2].outputs, b.n_cols)
     size_slab(p, &b)
     b.count = b.n_images * p.axis[0].outputs * b.n_rows * b.n_cols
-
-    # Scratch: offsets, packed panels (and sums), then what each thread has for itself.
-    cdef ptrdiff_t pixels = b.images * b.rows * b.cols
-    b.panels = ceil_div(p.lanes, b.nr)
     b.offsets_at = 0
     b.weight_offsets_at = aligned(p.depth * <ptrdiff_t> sizeof(ptrdiff_t))
-    b.positions_at = 2 * b.weight_offsets_at
-    b.pack_at = b.positions_at
-    if op == 2:
-        b.pack_at += aligned(pixels * <ptrdiff_t> sizeof(ptrdiff_t))
-        b.private_nbytes = aligned(b.slab_elements * itemsize)
-        full = b.private_nbytes
-        per_panel = (pixels + p.depth) * b.nr * itemsize
-        if b.fold:
-            per_panel += p.depth * b.nr * <ptrdiff_t> sizeof(double)
-    else:
-        b.private_nbytes = (
-            aligned(b.slab_elements * itemsize) + aligned(pixels * b.nr * itemsize)
-            + aligned(pixels * <ptrdiff_t> sizeof(ptrdiff_t)))
-        full = threads * b.private_nbytes
-        per_panel = p.depth * b.nr * itemsize
-    used = limit - b.pack_at - full - 4 * LINE
-    b.packed = max(min(b.panels, used // max(per_panel, 1)), <ptrdiff_t> 1)
-    lanes = b.packed * b.nr
-    if op == 2:
-        b.sum_at = b.pack_at + aligned(pixels * lanes * itemsize)
-        b.fold_at = b.sum_at + aligned(p.depth * lanes * itemsize)
-        b.private_at = b.fold_at
-        if b.fold:
-            b.private_at += aligned(p.depth * lanes * <ptrdiff_t> sizeof(double))
-    else:
-        b.sum_at = b.fold_at = 0
-        b.private_at = b.pack_at + aligned(p.depth * lanes * itemsize)
-    b.nbytes = b.private_at + full
+    b.pack_at = 2 * b.weight_offsets_at
+    return b
+
+
+cdef inline blocks_t blocks_of_panels(
+    const pass_t *p, int op, const cyconv_ukernels *uk, ptrdiff_t itemsize, ptrdiff_t limit,
+    int threads
+) noexcept nogil:
+    """Blocks and the scratch that they need beside packed weights, forward and data backward; nbytes
+    exceeds the limit if none fits."""
+    cdef blocks_t b = divide_blocks(p, op, uk, itemsize, limit, threads)
+    cdef ptrdiff_t pixels = b.images * b.rows * b.cols, panel = p.depth * b.nr * itemsize, room
+    b.private_nbytes = (
+        aligned(b.slab_elements * itemsize) + aligned(pixels * b.nr * itemsize)
+        + aligned(pixels * <ptrdiff_t> sizeof(ptrdiff_t)))
+    room = limit - b.pack_at - threads * b.private_nbytes - 4 * LINE
+    b.packed = max(min(b.panels, room // max(panel, 1)), <ptrdiff_t> 1)
+    b.private_at = b.pack_at + aligned(b.packed * panel)
+    b.nbytes = b.private_at + threads * b.private_nbytes
     b.splits = 1
     if threads > 1 and b.count < 4 * threads:
         b.splits = min(b.packed, ceil_div(4 * threads, max(b.count, 1)))

@@ -2,9 +2,9 @@
 
 A block of the image is copied into a slab of one or two vectors of channels a pixel, with its zeros
 around it; neighbouring pixels are then neighbours in memory, however many channels the image has.
-The taps of a pixel are summed by `along`. In channels-last order `_slide` is faster where it serves:
-this is for the other kernels, large or dilated ones above all. A large kernel also pays for the
-transposition of planes.
+The taps of a pixel are summed by `along`. In channels-last order `_slide` is faster where it
+serves: this is for the other kernels, large or dilated ones above all. A large kernel also pays for
+the transposition of planes.
 
 In weight gradients rows of the microkernel are taps, and its depth is pixels. They are summed in
 the data's type over at most FOLD_PIXELS pixels, and those sums in float64; pixels are divided into

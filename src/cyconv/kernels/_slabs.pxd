@@ -123,8 +123,8 @@ cdef inline blocks_t blocks_of_panels(
     const pass_t *p, int op, const cyconv_ukernels *uk, ptrdiff_t itemsize, ptrdiff_t limit,
     int threads
 ) noexcept nogil:
-    """Blocks and the scratch that they need beside packed weights, forward and data backward; nbytes
-    exceeds the limit if none fits."""
+    """Blocks of forward and data backward, and the scratch that they need beside packed weights;
+    nbytes exceeds the limit if none fits."""
     cdef blocks_t b = divide_blocks(p, op, uk, itemsize, limit, threads)
     cdef ptrdiff_t pixels = b.images * b.rows * b.cols, panel = p.depth * b.nr * itemsize, room
     b.private_nbytes = (

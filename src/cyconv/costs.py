@@ -33,7 +33,7 @@ _SHALLOW_PENALTY = 1.2
 _TILED_PENALTY = 1.1
 # Weight gradients also pack dy, and add up the sums of blocks.
 _GRADIENT_PENALTY = 1.1
-_FEW = 8
+_FEW_PAIRS = 32
 # Seconds for each element that is moved: streamed through a cache, transposed in small blocks,
 # gathered with a stride, copied into columns and read back by BLAS.
 _STREAMED = 0.25e-9
@@ -110,7 +110,7 @@ def _depthwise(problem: ConvProblem) -> float:
     product = problem.macs / (_DEPTHWISE_SHARE * _peak(problem))
     if problem.op == "dw":
         # Every tap of every output channel reads the planes, which leave the first cache level.
-        product *= _GRADIENT_PENALTY if max(inner) <= _FEW else 2 * _GRADIENT_PENALTY
+        product *= _GRADIENT_PENALTY if prod(inner) <= _FEW_PAIRS else 2 * _GRADIENT_PENALTY
     return product + moved
 
 

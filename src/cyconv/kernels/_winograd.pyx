@@ -297,8 +297,7 @@ cdef plan_t _plan(
         p[0] = forward_pass(g)
     if op == 2:
         return plan_gradient(p, g, vl, itemsize, limit, threads)
-    return plan_pass(
-        p, g, geometry.by_image, geometry.prepared, vl, itemsize, limit, threads)
+    return plan_pass(p, g, geometry.by_image, vl, itemsize, limit, threads)
 
 
 cdef bint _all_zero(const plan_t *b, const floating *check) noexcept nogil:

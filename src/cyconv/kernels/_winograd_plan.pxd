@@ -15,8 +15,7 @@ cdef enum:
     SLAB_VECTORS = 4            # channels that are copied at a time
     CHUNK_TILES = 256           # of a weight gradient, summed in its own type
     FILTERS = 64                # whose gradients one task computes
-    WEIGHT_TILES = 8            # as many tiles' products take as long as transforming the filters
-    PREPARED_TILES = 2          # or as reading those that are transformed already
+    WEIGHT_TILES = 8            # as many tiles' products take as long as making or reading filters
 
 
 cdef struct plan_t:
@@ -38,15 +37,14 @@ cdef inline ptrdiff_t _odd(ptrdiff_t elements, ptrdiff_t line) noexcept nogil:
     return (ceil_div(elements, line) | 1) * line
 
 
-cdef inline form_t _choose_form(const pass_t *p, bint by_image, bint prepared) noexcept nogil:
+cdef inline form_t _choose_form(const pass_t *p, bint by_image) noexcept nogil:
     """Tiles of 4 outputs an axis, or of 2 where the transformed filters would not pay: products and
     filters cost as many points, filters as if they were some more tiles."""
-    cdef ptrdiff_t filters = PREPARED_TILES if prepared else WEIGHT_TILES
     cdef form_t four = make_form(p, 4), two = make_form(p, 2)
     cdef ptrdiff_t images = 1 if by_image else p.batch
     cdef ptrdiff_t fours = images * four.grid[0] * four.grid[1] * four.grid[2]
     cdef ptrdiff_t twos = images * two.grid[0] * two.grid[1] * two.grid[2]
-    if four.points * (fours + filters) <= two.points * (twos + filters):
+    if four.points * (fours + WEIGHT_TILES) <= two.points * (twos + WEIGHT_TILES):
         return four
     return two
 
@@ -83,14 +81,14 @@ cdef inline ptrdiff_t _slab_elements(const plan_t *plan, const window_t *w) noex
 
 
 cdef inline plan_t plan_pass(
-    const pass_t *p, const geometry_t *g, bint by_image, bint prepared, int vl,
-    ptrdiff_t itemsize, ptrdiff_t limit, int threads
+    const pass_t *p, const geometry_t *g, bint by_image, int vl, ptrdiff_t itemsize,
+    ptrdiff_t limit, int threads
 ) noexcept nogil:
     """Blocks and scratch of forward or data backward; nbytes exceeds the limit if none fits."""
     cdef plan_t b
     cdef ptrdiff_t line = LINE // itemsize, tiles, group, most = BLOCK_TILES, kept_nbytes, slab
     b.vl = vl
-    b.form = _choose_form(p, by_image, prepared)
+    b.form = _choose_form(p, by_image)
     tiles = p.batch * b.form.grid[0] * b.form.grid[1] * b.form.grid[2]
     _see(p, g, False, &b, &b.input)
     b.gradient.pitch = 0
@@ -138,7 +136,7 @@ cdef inline plan_t plan_gradient(
     cdef plan_t b
     cdef ptrdiff_t line = LINE // itemsize, most = CHUNK_TILES, group = GROUP_VECTORS * vl, slab
     b.vl = vl
-    b.form = _choose_form(p, False, False)
+    b.form = _choose_form(p, False)
     _see(p, g, False, &b, &b.input)
     _see(p, g, True, &b, &b.gradient)
     b.pitch = b.input.pitch

@@ -35,7 +35,7 @@ MODULES = (
 # of floating-point numbers, hence no strict aliasing.
 COMPILE_FLAGS = {
     "linux": (
-        ["-O3", "-std=gnu11", "-fno-strict-aliasing", "-fopenmp"],
+        ["-O3", "-g0", "-std=gnu11", "-fno-strict-aliasing", "-fopenmp"],
         ["-fopenmp", "-Wl,--strip-all"],
     ),
     "darwin": (

@@ -48,6 +48,7 @@ GEOMETRY = {
     "full": "n1 g1 ci2 co3 i5x6 k3x3 s1 p2 d1",
     "five": "n1 g1 ci3 co6 i12x11 k5x5 s1 p2 d1",
     "seven": "n1 g1 ci3 co8 i14x15 k7x7 s2 p3 d1 bias",
+    "rgb": "n2 g1 ci3 co9 i50x71 k3x3 s1 p1 d1 bias",
     "eleven": "n1 g1 ci3 co4 i23x24 k11x11 s4 p2 d1",
     "even_kernel": "n2 g1 ci2 co3 i9x8 k2x4 s1 p1 d1",
     "flat_kernel": "n1 g1 ci3 co2 i6x9 k1x5 s1 p0x2 d1",

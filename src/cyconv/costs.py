@@ -22,7 +22,7 @@ _GEMM_SHARE = 0.82
 _DEPTHWISE_SHARE = 0.45
 _BLAS_SHARE = 0.8
 # A panel of one vector has too few sums to hide the latency of an addition.
-_ONE_VECTOR_PENALTY = 2.5
+_ONE_VECTOR_PENALTY = 2.2
 # A matrix product of few rows or columns leaves BLAS's own tiles half empty; one of few terms is
 # over before its packing has paid.
 _THIN = 32

@@ -15,6 +15,7 @@ from ._ukernels cimport cyconv_ukernels, move, transpose
 
 cdef enum:
     BLOCK_PIXELS = 448          # rows of C (forward), or depth (weight backward), of a block
+    FEW_CHANNELS = 4            # of a source, of which a block of C sees four times as many pixels
     SLAB_BYTES = 524288         # preferred most, so that a slab stays in the second cache level
     BLOCK_DEPTH = 448           # of B at a time: 448 rows of two AVX2 vectors fill most of L1
 
@@ -80,6 +81,7 @@ cdef inline blocks_t divide_blocks(
     cdef blocks_t b
     cdef ptrdiff_t plane = p.axis[1].outputs * p.axis[2].outputs
     cdef ptrdiff_t slab_most = min(<ptrdiff_t> SLAB_BYTES, limit // (4 if op == 2 else 2 * threads))
+    cdef ptrdiff_t most = BLOCK_PIXELS * (4 if op != 2 and p.channels <= FEW_CHANNELS else 1)
     b.mr = uk.mr
     b.vl = uk.vl_f32 if itemsize == 4 else uk.vl_f64
     b.nr = 2 * b.vl
@@ -92,13 +94,16 @@ cdef inline blocks_t divide_blocks(
     b.cols = p.axis[2].outputs
     b.rows = p.axis[1].outputs
     if p.axis[0].outputs == 1 and plane > 0:
-        b.images = max(min(p.batch, BLOCK_PIXELS // plane), <ptrdiff_t> 1)
-    if plane > BLOCK_PIXELS:
-        b.rows = max(BLOCK_PIXELS // b.cols, <ptrdiff_t> 1)
-    if b.cols > BLOCK_PIXELS:
-        b.cols = ceil_div(b.cols, ceil_div(b.cols, BLOCK_PIXELS))
+        b.images = max(min(p.batch, most // plane), <ptrdiff_t> 1)
+    if plane > most:
+        b.rows = max(most // b.cols, <ptrdiff_t> 1)
+    if b.cols > most:
+        b.cols = ceil_div(b.cols, ceil_div(b.cols, most))
     size_slab(p, &b)
-    while b.slab_elements * itemsize > slab_most and b.images * b.rows * b.cols > b.mr:
+    while b.images * b.rows * b.cols > b.mr and (
+        b.slab_elements * itemsize > slab_most
+        or op != 2 and b.images * b.rows * b.cols * b.nr * itemsize > slab_most
+    ):
         if b.images > 1:
             b.images = ceil_div(b.images, 2)
         elif b.rows > 1:

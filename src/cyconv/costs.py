@@ -22,7 +22,7 @@ _GEMM_SHARE = 0.82
 _DEPTHWISE_SHARE = 0.45
 _BLAS_SHARE = 0.8
 # A panel of one vector has too few sums to hide the latency of an addition.
-_ONE_VECTOR_PENALTY = 2.2
+_ONE_VECTOR_PENALTY = {"fwd": 2.2, "dx": 2.2, "dw": 2.5}
 # A matrix product of few rows or columns leaves BLAS's own tiles half empty; one of few terms is
 # over before its packing has paid.
 _THIN = 32
@@ -81,7 +81,7 @@ def _implicit_gemm(problem: ConvProblem, prepared: bool = False) -> float:
     if rest > vector:
         lanes += 2 * vector
     elif rest:
-        lanes += int(vector * _ONE_VECTOR_PENALTY)
+        lanes += int(vector * _ONE_VECTOR_PENALTY[problem.op])
     product = problem.macs * lanes / channels / (_GEMM_SHARE * _peak(problem))
     if problem.op == "dw":
         product *= _GRADIENT_PENALTY

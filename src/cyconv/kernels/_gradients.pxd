@@ -59,8 +59,8 @@ cdef inline sums_t plan_sums(
     s.chunks = ceil_div(p.depth, ROW_CHUNK)
     s.slab_at = aligned(pixels * <ptrdiff_t> sizeof(ptrdiff_t))
     s.panels_at = s.slab_at + aligned(b.slab_elements * itemsize)
-    s.fold = itemsize == 4 and p.batch * p.axis[0].outputs * p.axis[1].outputs * (
-        p.axis[2].outputs) > FOLD_PIXELS
+    s.fold = itemsize == 4 and (
+        p.batch * p.axis[0].outputs * p.axis[1].outputs * p.axis[2].outputs > FOLD_PIXELS)
     s.segments, s.segment_blocks = 1, b.count
     units = b.panels * s.chunks
     if 0 < units < FEWEST_UNITS and b.count > 1:

@@ -68,3 +68,17 @@ def test_a_limit_of_nothing_ends(strategy):
             dx = cyconv.conv_data_backward(x, w, x.shape, padding=1, strategy=strategy)
         truth = oracle.data_backward(x, w, x.shape, padding=((1, 1), (1, 1)))
         np.testing.assert_array_equal(dx, truth)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_result_whose_planes_blas_cannot_step_over(layout):
+    """It was computed in the scratch and left there; shapes stand for the 550 GB of arrays."""
+    n = 46342  # n * n > 2**31
+    shape = (1, 64, n, n) if layout == "NCHW" else (1, n, n, 64)
+    kernel = (64, 64, 1, 1) if layout == "NCHW" else (64, 1, 1, 64)
+    explanation = cyconv.explain(shape, kernel, layout=layout)
+    refusals = {c.name: c.refusal for c in explanation.candidates}
+    for name in ("im2col", "pointwise"):
+        assert (refusals[name] == "a plane of the result is beyond 2**31 - 1") == (layout == "NCHW")
+    gradient = cyconv.explain(shape, kernel, shape, operator="data_backward", layout=layout)
+    assert next(c.refusal for c in gradient.candidates if c.name == "pointwise") is None

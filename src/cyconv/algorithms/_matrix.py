@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from ..kernels import _gemm
 from ..kernels.blas_threads import limited_to
+from ..problem import ConvProblem
 from .base import Run, per_channel
 
 BOUND = "gamma_{K+1} sum |x||w|"
@@ -30,6 +33,13 @@ def run_product(pointwise: bool, call: Run) -> None:
         _gemm.run(call, pointwise, accumulate, 1 if in_blas else threads)
 
 
-def too_large(*sizes: int) -> str | None:
-    """Refuse a matrix whose side BLAS cannot count."""
-    return "a matrix side is beyond 2**31 - 1" if max(sizes) > LARGEST else None
+def too_large(problem: ConvProblem, *sizes: int) -> str | None:
+    """Refuse a matrix whose side BLAS cannot count, or whose rows are too far apart for it.
+
+    Operands that are too far apart are packed, but forward lets BLAS write the result in place.
+    """
+    if max(sizes) > LARGEST:
+        return "a matrix side is beyond 2**31 - 1"
+    if problem.op == "fwd" and problem.layout == "nchw" and prod(problem.out_size) > LARGEST:
+        return "a plane of the result is beyond 2**31 - 1"
+    return None

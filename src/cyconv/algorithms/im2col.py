@@ -27,7 +27,7 @@ class Im2col:
     def supports(self, problem: ConvProblem) -> str | None:
         """Serve all but matrices that BLAS cannot count."""
         taps = prod(problem.kernel)
-        return too_large(problem.c_in // problem.groups * taps, problem.c_out)
+        return too_large(problem, problem.c_in // problem.groups * taps, problem.c_out)
 
     def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
         """Columns of a tile, and blocks of weights or outputs that BLAS cannot read in place."""

@@ -26,7 +26,7 @@ class Pointwise:
             return f"the kernel is {problem.kernel}, not 1 along every axis"
         if any(p for pair in problem.padding for p in pair):
             return f"the padding is {problem.padding}, not 0"
-        return too_large(problem.c_in, problem.c_out)
+        return too_large(problem, problem.c_in, problem.c_out)
 
     def workspace(self, problem: ConvProblem, geometry: Geometry, limit: int, threads: int) -> int:
         """Tiles of operands that BLAS cannot read in place; often none."""

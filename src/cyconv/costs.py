@@ -33,6 +33,7 @@ _SHALLOW_PENALTY = 1.2
 _TILED_PENALTY = 1.1
 # Weight gradients also pack dy, and add up the sums of blocks.
 _GRADIENT_PENALTY = 1.1
+# Pairs of an input and an output channel of a group, whose gradients' planes stay in the cache.
 _FEW_PAIRS = 32
 # Seconds for each element that is moved: streamed through a cache, transposed in small blocks,
 # gathered with a stride, copied into columns and read back by BLAS.

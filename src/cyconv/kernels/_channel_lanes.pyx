@@ -27,7 +27,7 @@ from ._passes cimport (
 from ._patches cimport valid_range
 from ._run cimport Run, epilogue_t, finish, run_t
 from ._ukernels cimport (
-    CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, along, collect, cyconv_ukernels, transpose,
+    CYCONV_MOST_LANES, CYCONV_MOST_ROWS, active, along, collect, cyconv_ukernels, move, transpose,
 )
 
 from ._run import OPERATORS
@@ -216,20 +216,6 @@ cdef void _seen_taps(
         valid_range(first, max(axis.between, <ptrdiff_t> 1), axis.size, axis.taps, lo, hi)
 
 
-cdef void _store_row(
-    const blocks_t *b, const cyconv_ukernels *uk, const floating *c, ptrdiff_t lanes,
-    ptrdiff_t count, floating *target, ptrdiff_t pixel, ptrdiff_t channel
-) noexcept nogil:
-    """Write some lanes of `count` pixels to the result."""
-    cdef ptrdiff_t x, j
-    if pixel == 1:
-        transpose(uk, count, lanes, c, b.nr, target, channel)
-        return
-    for x in range(count):
-        for j in range(lanes):
-            target[x * pixel + j * channel] = c[x * b.nr + j]
-
-
 cdef bint _block_task(
     const pass_t *p, const blocks_t *b, const cyconv_ukernels *uk, const floating *source,
     const floating *w, ptrdiff_t weight_lane, const floating *bias, const epilogue_t *last,
@@ -282,8 +268,10 @@ cdef bint _block_task(
                 uk, m, b.nv, taps, rows, offset + first, weights + first * b.nr, start,
                 (target if whole else c) + x * row_of_c, row_of_c)
             x += m
-        if not whole:
-            _store_row(b, uk, c, lanes, at.cols, target, pixel, p.result_c)
+        if not whole and pixel == 1:
+            transpose(uk, at.cols, lanes, c, b.nr, target, p.result_c)
+        elif not whole:
+            move(uk, at.cols, lanes, c, b.nr, 1, target, pixel, p.result_c)
         if p.result_c == 1:
             finish(last, uk, at.cols, lanes, target, pixel, 1)
         else:

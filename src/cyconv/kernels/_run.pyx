@@ -132,15 +132,14 @@ cdef class Run:
     def finish(self, ptrdiff_t first=0, ptrdiff_t count=-1):
         """Add the residual and activate, in place, `count` elements of the result from `first` on,
         in the order of memory; by default all. What is not called for costs nothing."""
-        cdef cnp.ndarray result
-        if is_last(&self.c.last):
-            return
-        result = self.x if self.c.op == 1 else self.y
+        cdef cnp.ndarray result = self.x if self.c.op == 1 else self.y
+        cdef ptrdiff_t size = cnp.PyArray_SIZE(result)
         if count < 0:
-            count = result.size - first
-        if not 0 <= first <= first + count <= result.size:
+            count = size - first
+        if not 0 <= first <= first + count <= size:
             raise ValueError(f"elements {first} to {first + count} are not in the result")
-        _finish_array(&self.c.last, result, first, count, self.c.threads)
+        if not is_last(&self.c.last):
+            _finish_array(&self.c.last, result, first, count, self.c.threads)
 
     @property
     def limit(self):
